@@ -1,0 +1,127 @@
+"""
+The delivery loop, and its awaiting twin. Nothing else in the package loops over handlers.
+
+What an error or a result means is the event root's matter, told by four private methods of the event:
+`_failed`, `_returned`, `_refused` and `_settled`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ._context import correlation
+from ._counters import counters
+from ._depth import OVERFLOW, enter, leave, loop_codes, refusal, settle, trips
+
+if TYPE_CHECKING:
+    from ._registry import Plan
+
+
+def deliver(plan: Plan, event: Any) -> None:
+    """
+    Call the handlers of a plan, in order, on this thread; what they raise is the event's own matter.
+
+    Args:
+        plan: `(when, call, receiver)` for each handler; a snapshot, which no change disturbs.
+        event: An instance of an event class.
+
+    Raises:
+        Exception: What `_failed` raised, or has collected by the end.
+        BaseException: At once, whatever else a handler raised.
+    """
+    if trips:
+        refused = refusal(event)
+        if refused is not None:
+            event._refused(refused)
+            return
+    errors: list[Exception] | None = None
+    try:
+        for when, call, receiver in plan:
+            try:
+                if when is None or when(event):
+                    result = call(event)
+                    if result is not None:
+                        event._returned(receiver, result)
+            except Exception as error:  # noqa: BLE001 - observers fail open
+                if error.__class__ is RecursionError:
+                    # Without a call: there may be no stack left for one.
+                    trips[OVERFLOW] = error
+                try:
+                    errors = event._failed(receiver, error, errors)
+                except RecursionError:
+                    if not event._fails_open:
+                        raise
+                    counters.failures += 1
+    finally:
+        if trips:
+            errors = event._settled(settle(sys._getframe()), errors)
+    if errors is not None:
+        raise_all(errors)
+
+
+async def adeliver(plan: Plan, event: Any) -> None:
+    """
+    Call the handlers of a plan, in order, and await each that returns an awaitable, on the running loop.
+
+    The rest is as in `deliver`.
+    """
+    if trips:
+        refused = refusal(event)
+        if refused is not None:
+            event._refused(refused)
+            return
+    errors: list[Exception] | None = None
+    level = enter(event)
+    try:
+        for when, call, receiver in plan:
+            try:
+                if when is None or when(event):
+                    result = call(event)
+                    if result is not None and inspect.isawaitable(result):
+                        await result
+            except Exception as error:  # noqa: BLE001 - observers fail open
+                if error.__class__ is RecursionError:
+                    trips[OVERFLOW] = error
+                try:
+                    errors = event._failed(receiver, error, errors)
+                except RecursionError:
+                    if not event._fails_open:
+                        raise
+                    counters.failures += 1
+    finally:
+        errors = event._settled(leave(level), errors)
+        if trips:
+            errors = event._settled(settle(sys._getframe()), errors)
+    if errors is not None:
+        raise_all(errors)
+
+
+loop_codes.update((deliver.__code__, adeliver.__code__))
+
+
+def deliver_within(plan: Plan, event: Any) -> None:
+    """
+    Deliver inside the scope of the event's own correlation id, so that its handlers' emits carry it.
+    """
+    with correlation(event.correlation_id):
+        deliver(plan, event)
+
+
+async def adeliver_within(plan: Plan, event: Any) -> None:
+    """
+    Deliver and await inside the scope of the event's own correlation id.
+    """
+    with correlation(event.correlation_id):
+        await adeliver(plan, event)
+
+
+def raise_all(errors: list[Exception]) -> None:
+    """
+    Raise the single error, or an ExceptionGroup of several.
+    """
+    if len(errors) == 1:
+        raise errors[0]
+    msg = "several handlers failed"
+    raise ExceptionGroup(msg, errors)

@@ -1,0 +1,176 @@
+"""
+The compiled `emit` of an event class: a function with the event's fields as its keyword parameters.
+
+Python itself then checks what is missing, at no cost and in its own words, and an emit that nobody listens to
+is over after one look at the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from . import _dispatch
+from ._context import correlation_id_var
+from ._readonly import freeze
+from ._stateful import end_run
+
+if TYPE_CHECKING:
+    from ._registry import Topic
+
+OWN_FIELDS: Final = ("correlation_id", "timestamp")
+
+SCALARS: Final = frozenset({"str", "int", "float", "bool", "bytes", "complex", "None", "NoneType"})
+
+
+def is_scalar(annotation: object) -> bool:
+    """
+    Tell whether values of a field annotated like this need no protection against writing.
+    """
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return all(part.strip() in SCALARS for part in text.split("|"))
+
+
+def payload_fields(cls: type) -> tuple[attrs.Attribute[Any], ...]:
+    """
+    Return the fields of an event class that are its payload.
+    """
+    return tuple(field for field in attrs.fields(cls) if field.name not in OWN_FIELDS)
+
+
+def is_plain(cls: type, fields: tuple[attrs.Attribute[Any], ...]) -> bool:
+    """
+    Tell whether an event can be built by storing its fields: nothing converts, validates or computes them.
+    """
+    if any(hasattr(cls, name) for name in ("__attrs_pre_init__", "__attrs_post_init__")):
+        return False
+    if "__slots__" in cls.__dict__:
+        return False
+    return all(
+        field.converter is None
+        and field.validator is None
+        and not (is_factory(field.default) and field.default.takes_self)
+        for field in fields
+    )
+
+
+def is_factory(default: Any) -> bool:
+    """
+    Tell whether a field's default is made anew for each event.
+    """
+    return isinstance(default, attrs.Factory)  # type: ignore[arg-type]  # typed as a function, is a class
+
+
+def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Callable[..., Any]:
+    """
+    Compile `emit`, or its awaiting twin `aemit`, for one event class.
+
+    Args:
+        topic: The event class's; its namespace becomes the globals of the function.
+        name: "emit" or "aemit".
+        always: Whether the event is built even for nobody, and returned.
+        ends_run: Whether the event ends its run.
+
+    Returns:
+        A function with the payload's fields, `correlation_id` and `timestamp` as keyword parameters. Keys
+        that are no field are kept as raw payload.
+    """
+    cls = topic.cls
+    prefix = "a" if name == "aemit" else ""
+    fields = payload_fields(cls)
+    namespace = topic.namespace
+    namespace.update(
+        _eb_cls=cls,
+        _eb_new=object.__new__,
+        _eb_renew=topic.renew,
+        _eb_current=correlation_id_var.get,
+        _eb_time=time.time,
+        _eb_freeze=freeze,
+        _eb_nothing=attrs.NOTHING,
+        _eb_end=end_run,
+        _eb_deliver=_dispatch.deliver,
+        _eb_deliver_within=_dispatch.deliver_within,
+        _eb_adeliver=_dispatch.adeliver,
+        _eb_adeliver_within=_dispatch.adeliver_within,
+    )
+    for field in fields:
+        if field.default is not attrs.NOTHING:
+            made = is_factory(field.default)
+            namespace[f"_eb_default_{field.alias}"] = attrs.NOTHING if made else field.default
+            if made:
+                namespace[f"_eb_factory_{field.alias}"] = field.default.factory
+
+    lines = [f"{'async ' if prefix else ''}def {name}({_parameters(fields)}):", " global BUILT", " _eb_plan = PLAN"]
+    if always:
+        lines += [" if _eb_plan is None:", "  _eb_plan = _eb_renew()"]
+    else:
+        lines += [
+            " if not _eb_plan:",
+            "  if _eb_plan is None:",
+            "   _eb_plan = _eb_renew()",
+            "  if not _eb_plan and not KEYED:",
+            "   return " + ("_eb_end(correlation_id or _eb_current())" if ends_run else "None"),
+        ]
+    lines += [
+        " _eb_cid = _eb_current() if correlation_id is None else correlation_id",
+        " if KEYED:",
+        "  _eb_plan = KEYED.plan_for(_eb_cid, _eb_plan)",
+    ]
+    if not always:
+        lines += ["  if not _eb_plan:", "   return " + ("_eb_end(_eb_cid)" if ends_run else "None")]
+    lines += _stored(fields) if is_plain(cls, fields) else _constructed(fields)
+    call = f"{'await ' if prefix else ''}_eb_{prefix}deliver"
+    lines += [
+        " if _eb_extra:",
+        '  _eb_event.__dict__["_extra"] = {k: _eb_freeze(v) for k, v in _eb_extra.items()}',
+        " BUILT += 1",
+        " try:" if ends_run else " if True:",
+        "  if correlation_id is None or correlation_id == _eb_current():",
+        f"   {call}(_eb_plan, _eb_event)",
+        "  else:",
+        f"   {call}_within(_eb_plan, _eb_event)",
+    ]
+    if ends_run:
+        lines += [" finally:", "  _eb_end(_eb_cid)"]
+    if always:
+        lines += [" return _eb_event"]
+    code = compile("\n".join(lines), f"<{name} of {cls.__qualname__}>", "exec", dont_inherit=True)
+    exec(code, namespace)  # noqa: S102 - the text above, with names that Python took as identifiers
+    function: Callable[..., Any] = namespace.pop(name)
+    function.__qualname__ = f"{cls.__qualname__}.{name}"
+    function.__module__ = cls.__module__
+    return function
+
+
+def _parameters(fields: tuple[attrs.Attribute[Any], ...]) -> str:
+    names = [
+        field.alias if field.default is attrs.NOTHING else f"{field.alias}=_eb_default_{field.alias}"
+        for field in fields
+    ]
+    return ", ".join(["*", *names, "correlation_id=None", "timestamp=None", "**_eb_extra"])
+
+
+def _stored(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
+    lines = [
+        " _eb_event = _eb_new(_eb_cls)",
+        " _eb_dict = _eb_event.__dict__",
+        ' _eb_dict["correlation_id"] = _eb_cid',
+        ' _eb_dict["timestamp"] = _eb_time() if timestamp is None else timestamp',
+    ]
+    for field in fields:
+        value = field.alias
+        if is_factory(field.default):
+            lines.append(f" if {value} is _eb_nothing: {value} = _eb_factory_{value}()")
+        if not is_scalar(field.type):
+            value = f"_eb_freeze({value})"
+        lines.append(f' _eb_dict["{field.name}"] = {value}')
+    return lines
+
+
+def _constructed(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
+    arguments = [f"{field.alias}={field.alias}" for field in fields]
+    arguments += ["correlation_id=_eb_cid", "timestamp=_eb_time() if timestamp is None else timestamp"]
+    return [f" _eb_event = _eb_cls({', '.join(arguments)})"]

@@ -1,0 +1,576 @@
+"""
+Hooks: classes of handlers that are live as soon as they are defined.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from types import FrameType, FunctionType
+from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, cast, overload
+
+import attrs
+
+from . import _registry
+from ._event import EventRoot
+from ._priority import Priority
+from ._registry import Receiver, next_order, signal_of
+from ._report import notice
+from ._stateful import Instances
+from ._subscribe import check_handler, check_when
+
+H = TypeVar("H")
+R = TypeVar("R")
+E1 = TypeVar("E1", bound=EventRoot)
+E2 = TypeVar("E2", bound=EventRoot)
+E3 = TypeVar("E3", bound=EventRoot)
+E4 = TypeVar("E4", bound=EventRoot)
+E5 = TypeVar("E5", bound=EventRoot)
+E6 = TypeVar("E6", bound=EventRoot)
+E7 = TypeVar("E7", bound=EventRoot)
+E8 = TypeVar("E8", bound=EventRoot)
+E_contra = TypeVar("E_contra", contravariant=True)
+
+_MARK: Final = "_eventbus_on"
+_OWN: Final = "_eventbus_class"
+_KEY: Final = "_eventbus_key"
+
+Place: TypeAlias = tuple[str, int]
+
+
+class OnDecorator(Protocol[E_contra]):
+    """
+    What `on(...)` returns: it takes a handler of the event, or of nothing, and gives it back.
+    """
+
+    @overload
+    def __call__(self, fn: Callable[[H, E_contra], R], /) -> Callable[[H, E_contra], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[H], R], /) -> Callable[[H], R]: ...
+
+
+@overload
+def on(
+    e1: type[E1], /, *, priority: int | None = None, when: Callable[[E1], object] | None = None
+) -> OnDecorator[E1]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], /, *, priority: int | None = None, when: Callable[[E1 | E2], object] | None = None
+) -> OnDecorator[E1 | E2]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3], object] | None = None
+) -> OnDecorator[E1 | E2 | E3]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4], object] | None = None
+) -> OnDecorator[E1 | E2 | E3 | E4]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5], object] | None = None
+) -> OnDecorator[E1 | E2 | E3 | E4 | E5]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6], object] | None = None
+) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], e7: type[E7], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7], object] | None = None
+) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
+@overload
+def on(
+    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], e7: type[E7], e8: type[E8], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8], object] | None = None
+) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
+def on(
+    *events: Any, priority: int | None = None, when: Callable[[Any], object] | None = None
+) -> Any:
+    """
+    Make a method of a hook handle events.
+
+    Several classes share the handler, which receives the specific event that fired. It may be given several
+    times. Mistakes are raised when the class is created, where they can name the hook and the handler.
+
+    Args:
+        *events: Event classes, one or more; subclasses of them count.
+        priority: The handler's place in the order, lower first; by default the hook's own `priority`.
+        when: A predicate on the event; the handler is called only if it says yes.
+
+    Returns:
+        A decorator that gives the function back.
+    """
+
+    return Mark(events, priority, when)
+
+
+class Mark:
+    """
+    What one `@on` says; called with the function under it, it leaves itself there.
+    """
+
+    __slots__ = ("events", "priority", "when")
+
+    def __init__(
+        self, events: tuple[Any, ...], priority: int | None, when: Callable[[Any], object] | None
+    ) -> None:
+        self.events = events
+        self.priority = priority
+        self.when = when
+
+    def __call__(self, fn: Any) -> Any:
+        try:
+            setattr(fn, _MARK, (*marks_of(fn), self))
+        except AttributeError:
+            msg = f"@on cannot mark {fn!r}, which takes no attributes; wrap it in a function."
+            raise TypeError(msg) from None
+        return fn
+
+
+def marks_of(value: object) -> tuple[Mark, ...]:
+    """
+    Return what `@on` left on a class attribute.
+    """
+    for candidate in (value, getattr(value, "__func__", None)):
+        marks = getattr(candidate, _MARK, None)
+        if isinstance(marks, tuple):
+            return cast("tuple[Mark, ...]", marks)
+    return ()
+
+
+class Handler:
+    """
+    One `@on` of one method of a hook class.
+    """
+
+    __slots__ = ("events", "name", "priority", "when")
+
+    def __init__(self, name: str, mark: Mark) -> None:
+        self.name = name
+        self.events: tuple[type[EventRoot], ...] = tuple(dict.fromkeys(mark.events))
+        self.priority = mark.priority
+        self.when = mark.when
+
+
+@attrs.frozen(eq=False)
+class HookInfo:
+    """
+    One row of `hooks()`.
+
+    Attributes:
+        cls: The hook class.
+        name: Its name, as lines and errors give it.
+        events: The event classes it handles.
+        priority: Its place in the order; a handler's own `priority` may differ.
+        state: "live", "retired" (a live subclass specialises it), "abstract" or "unregistered".
+        file: Where the class was defined, or None.
+        line: The line in that file, or None.
+    """
+
+    cls: type[Hook]
+    name: str
+    events: tuple[type[EventRoot], ...]
+    priority: int
+    state: str
+    file: str | None
+    line: int | None
+
+
+class HookEntry:
+    """
+    What the bus keeps for one hook class, over all its redefinitions.
+    """
+
+    def __init__(self, key: Hashable, cls: type[Hook], order: int) -> None:
+        self.key = key
+        self.cls = cls
+        self.order = order
+        self.wanted = False
+        self.live = False
+        self.live_below = 0
+        self.handlers: list[Handler] = []
+        self.receivers: list[Receiver] = []
+        self.instances: Instances | None = None
+        self.place: Place | None = None
+        self.shared: Any = None
+        self.shared_lock = threading.Lock()
+
+    @property
+    def events(self) -> tuple[type[EventRoot], ...]:
+        """
+        The event classes of all handlers, each once.
+        """
+        return tuple(dict.fromkeys(event for handler in self.handlers for event in handler.events))
+
+    @property
+    def has_gates(self) -> bool:
+        """
+        Whether some handler's writing can change a run.
+        """
+        return any(not event._fails_open for event in self.events)
+
+    @property
+    def state(self) -> str:
+        """
+        The state that `hooks()` shows.
+        """
+        if self.live:
+            return "live"
+        if is_abstract(self.cls):
+            return "abstract"
+        return "retired" if self.wanted else "unregistered"
+
+    def info(self) -> HookInfo:
+        """
+        Return the entry as its row of `hooks()`.
+        """
+        file, line = self.place or (None, None)
+        return HookInfo(
+            cls=self.cls,
+            name=self.cls.__name__,
+            events=self.events,
+            priority=int(self.cls.priority),
+            state=self.state,
+            file=file,
+            line=line,
+        )
+
+    def connect(self) -> None:
+        """
+        Make receivers of the handlers and connect them.
+        """
+        cls = self.cls
+        accepts = getattr(cls, "_accepts", None)
+        if cls.stateful:
+            self.instances = Instances(cls, cls.stateful_capacity, cls.lock_timeout)
+            self.instances.open()
+        for index, handler in enumerate(self.handlers):
+            method = _method(cls, handler.name)
+            receiver = Receiver(
+                _never,
+                name=f"{cls.__name__}.{handler.name}",
+                target=(id(self), handler.name),
+                order=(self.order, index),
+                priority=cls.priority if handler.priority is None else handler.priority,
+                when=handler.when,
+                hook=self,
+                accepts=accepts,
+            )
+            receiver.call = self._bind(method, receiver)
+            if self.instances is not None:
+                receiver.serial = id(self.instances)
+            elif not cls.shared:
+                receiver.per_event = (cls, method)
+            self.receivers.append(receiver)
+            for event in handler.events:
+                signal_of(event).connect(receiver, weak=False)
+
+    def disconnect(self) -> None:
+        """
+        Take the receivers out again, with what was kept for them.
+        """
+        for receiver, handler in zip(self.receivers, self.handlers, strict=True):
+            for event in handler.events:
+                signal_of(event).disconnect(receiver)
+        self.receivers = []
+        self.shared = None
+        if self.instances is not None:
+            self.instances.close()
+            self.instances = None
+
+    def _bind(self, method: Callable[[Any, Any], Any], receiver: Receiver) -> Callable[[Any], Any]:
+        cls = self.cls
+        if self.instances is not None:
+            return self.instances.bind(method, receiver.name)
+        if cls.shared:
+            return lambda event: method(self.shared or self._make_shared(), event)
+        return lambda event: method(cls(), event)
+
+    def _make_shared(self) -> Any:
+        with self.shared_lock:
+            if self.shared is None:
+                self.shared = self.cls()
+            return self.shared
+
+
+def _never(event: Any) -> Any:
+    raise NotImplementedError
+
+
+def _method(cls: type[Hook], name: str) -> Callable[[Any, Any], Any]:
+    # A function of (instance, event), whatever kind of attribute the handler is.
+    found = inspect.getattr_static(cls, name)
+    if isinstance(found, FunctionType):
+        if check_handler(found, name, arguments=2) == 2:
+            return found
+        return lambda instance, _: found(instance)
+    if check_handler(getattr(cls, name), name, arguments=1) == 1:
+        return lambda instance, event: getattr(instance, name)(event)
+    return lambda instance, _: getattr(instance, name)()
+
+
+class Hook:
+    """
+    A class of handlers. Defining a subclass makes it live; nothing else wires it in.
+
+    By default the bus makes an instance for each event. Handlers run on the emitting thread, async ones on a
+    loop; what they raise is reported and never reaches the run, unless they are gates.
+    """
+
+    stateful: ClassVar[bool] = False
+    """Keep one instance per run, until the event that ends it."""
+
+    shared: ClassVar[bool] = False
+    """Keep one instance per process, made at its first event. It is not locked: it must be thread-safe."""
+
+    abstract: ClassVar[bool] = False
+    """In a class's own body: keep this class from going live, not its subclasses."""
+
+    replaces: ClassVar[bool] = False
+    """In a class's own body: this class may retire a base that has gates."""
+
+    shadow: ClassVar[bool] = False
+    """Let gate handlers judge, and record what they would have done without doing it."""
+
+    priority: ClassVar[int] = Priority.DEFAULT
+    """The place in the order of delivery, lower first."""
+
+    stateful_capacity: ClassVar[int | None] = None
+    """How many runs a stateful hook keeps; None for what `configure` says."""
+
+    lock_timeout: ClassVar[float | None] = None
+    """Seconds that a stateful handler waits for its run's lock; None for what `configure` says."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        first = cls.__dict__.get(_OWN)
+        rebuilt = first is not None and first.__name__ == cls.__name__
+        handlers = _handlers_of(cls)
+        try:
+            _check_class(cls, handlers)
+        except TypeError:
+            if rebuilt:
+                # Its first pass went live before attrs gave it a constructor.
+                first.unregister()
+                _registry.state.hooks.pop(first.__dict__[_KEY], None)
+            raise
+        with _registry.lock:
+            if rebuilt:
+                key: Hashable = first.__dict__[_KEY]
+            elif "<locals>" in cls.__qualname__:
+                key = object()
+            else:
+                key = (cls.__module__, cls.__qualname__)
+            _check_replaces(cls)
+            setattr(cls, _OWN, cls)
+            _put(cls, key, handlers, None if rebuilt else _place_of_class_statement(cls))
+
+    @classmethod
+    def register(cls) -> None:
+        """
+        Make the class live again after `unregister`; a class that is live stays so.
+
+        Raises:
+            TypeError: If it is abstract, or Hook itself.
+        """
+        if cls is Hook or is_abstract(cls):
+            msg = f"{cls.__qualname__} is abstract and cannot be live; subclass it."
+            raise TypeError(msg)
+        with _registry.lock:
+            key = cls.__dict__[_KEY]
+            entry = _registry.state.hooks.get(key)
+            if entry is None or entry.cls is not cls:
+                _put(cls, key, _handlers_of(cls), _place_of_class_statement(cls))
+            else:
+                entry.wanted = True
+                _settle(entry)
+
+    @classmethod
+    def unregister(cls) -> None:
+        """
+        Take the class out of the bus, with the instances kept for it; a base that it retired is live again.
+        """
+        with _registry.lock:
+            entry = _registry.state.hooks.get(cls.__dict__.get(_KEY))
+            if entry is not None and entry.cls is cls:
+                entry.wanted = False
+                _settle(entry)
+
+
+def _handlers_of(cls: type[Hook]) -> list[Handler]:
+    # Bases first, in the order of declaration; what a subclass overrides keeps its place.
+    marked: dict[str, tuple[Mark, ...]] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            marks = marks_of(value)
+            if marks:
+                marked[name] = marks
+            elif name in marked and value is None:
+                del marked[name]
+    return [Handler(name, mark) for name, marks in marked.items() for mark in marks]
+
+
+def _check_class(cls: type[Hook], handlers: list[Handler]) -> None:
+    for name, value in vars(cls).items():
+        if isinstance(value, Mark):
+            msg = f"{cls.__qualname__}.{name}: write @on(...) with the event classes, as in @on(OrderPlaced)."
+            raise TypeError(msg)
+    for handler in handlers:
+        _check_handler(cls, handler)
+    if cls.stateful and cls.shared:
+        msg = f"{cls.__qualname__} is both stateful (an instance per run) and shared (one per process); choose one."
+        raise TypeError(msg)
+    if not isinstance(cast("object", cls.priority), int):
+        msg = f"{cls.__qualname__}.priority must be an int, not {cls.priority!r}."
+        raise TypeError(msg)
+    if cls.__init__ is not object.__init__ and not is_abstract(cls):
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+        if needed:
+            msg = (
+                f"{cls.__qualname__}.__init__ needs {', '.join(needed)}, but the bus makes instances without "
+                "arguments; make settings class attributes, or give them defaults."
+            )
+            raise TypeError(msg)
+
+
+def _check_handler(cls: type[Hook], handler: Handler) -> None:
+    where = f"{cls.__qualname__}.{handler.name}"
+    if not handler.events:
+        msg = f"{where}: @on() names no event; name the event classes it handles, as in @on(OrderPlaced)."
+        raise TypeError(msg)
+    for event in handler.events:
+        if not (isinstance(cast("object", event), type) and issubclass(event, EventRoot)):
+            msg = f"{where}: @on names {event!r}, which is no event class; name subclasses of Event."
+            raise TypeError(msg)
+    found = inspect.getattr_static(cls, handler.name)
+    if isinstance(found, FunctionType):
+        check_handler(found, where, arguments=2)
+    else:
+        check_handler(getattr(cls, handler.name), where, arguments=1)
+    check_when(handler.when, where)
+    if handler.priority is not None and not isinstance(cast("object", handler.priority), int):
+        msg = f"{where}: `priority` must be an int, not {handler.priority!r}."
+        raise TypeError(msg)
+
+
+def _check_replaces(cls: type[Hook]) -> None:
+    if is_abstract(cls) or cls.__dict__.get("replaces"):
+        return
+    for entry in _entries_above(cls):
+        if entry.live and entry.has_gates:
+            msg = (
+                f"{cls.__qualname__} would retire {entry.cls.__qualname__}, whose gates guard runs; "
+                "set `replaces = True` in its body if it is to take their place."
+            )
+            raise TypeError(msg)
+
+
+def is_abstract(cls: type) -> bool:
+    """
+    Tell whether a hook class says in its own body that it is abstract.
+    """
+    return bool(cls.__dict__.get("abstract"))
+
+
+def _entries_above(cls: type) -> list[HookEntry]:
+    # Nearest first. A base that was defined again since is found by its name.
+    keys = [base.__dict__[_KEY] for base in cls.__mro__[1:] if _KEY in base.__dict__]
+    hooks_ = _registry.state.hooks
+    return [hooks_[key] for key in dict.fromkeys(keys) if key in hooks_]
+
+
+def _put(cls: type[Hook], key: Hashable, handlers: list[Handler], place: Place | None) -> None:
+    entry = _registry.state.hooks.get(key)
+    if entry is None:
+        entry = _registry.state.hooks[key] = HookEntry(key, cls, next_order())
+    else:
+        entry.wanted = False
+        _settle(entry)
+    entry.cls = cls
+    entry.handlers = handlers
+    entry.place = place or entry.place
+    entry.wanted = not is_abstract(cls)
+    setattr(cls, _KEY, key)
+    _settle(entry)
+
+
+def _settle(entry: HookEntry) -> None:
+    # Make the entry live or not, as it should be, and tell the classes it specialises.
+    live = entry.wanted and not entry.live_below
+    if live == entry.live:
+        return
+    entry.live = live
+    if live:
+        entry.connect()
+    else:
+        entry.disconnect()
+    above = _entries_above(entry.cls)
+    for other in above:
+        other.live_below += 1 if live else -1
+    for other in above:
+        was_live = other.live
+        _settle(other)
+        if was_live and not other.live:
+            notice("debug", ("HOOK", "RETIRED"), ("hook", other.cls.__name__), by=entry.cls.__name__)
+
+
+def _place_of_class_statement(cls: type) -> Place | None:
+    # The frame that executes the class statement, whatever metaclass stands between.
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == cls.__module__:
+            return (frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+class HooksView:
+    """
+    What is registered, in the order of delivery; see `hooks`.
+    """
+
+    __slots__ = ()
+
+    def _entries(self) -> list[HookEntry]:
+        entries = list(_registry.state.hooks.values())
+        return sorted(entries, key=lambda entry: (int(entry.cls.priority), entry.order))
+
+    def __iter__(self) -> Iterator[HookInfo]:
+        return iter([entry.info() for entry in self._entries()])
+
+    def __len__(self) -> int:
+        return len(_registry.state.hooks)
+
+    def __contains__(self, cls: object) -> bool:
+        return any(entry.cls is cls for entry in list(_registry.state.hooks.values()))
+
+    def __repr__(self) -> str:
+        return f"<hooks: {', '.join(f'{info.name} ({info.state})' for info in self) or 'none'}>"
+
+    def get(self, name: str) -> HookInfo | None:
+        """
+        Return the hook with a name, qualified by its module or not; None if there is none.
+
+        Of several with one name the one defined last is returned.
+        """
+        for entry in reversed(list(_registry.state.hooks.values())):
+            cls = entry.cls
+            if name in (cls.__name__, cls.__qualname__, f"{cls.__module__}.{cls.__qualname__}"):
+                return entry.info()
+        return None
+
+
+_view: Final = HooksView()
+
+
+def hooks() -> HooksView:
+    """
+    Return a read-only view of the hooks that are registered, in the order of delivery.
+
+    Returns:
+        An iterable of `HookInfo`, with `len`, `in` (for a class) and `.get(name)`. It shows the registry as it
+        is when it is looked at.
+    """
+    return _view

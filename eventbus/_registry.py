@@ -1,0 +1,515 @@
+"""
+Who listens to what: a blinker signal per event class, and the ordered plan compiled from its receivers.
+
+Blinker is the registry, for what it is good at: connecting, disconnecting, weak references. What it leaves
+undefined, the order above all, is settled here once per change instead of once per emit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+
+from blinker import ANY, Signal
+
+from ._counters import gauge
+from ._counters import gauge
+from ._priority import Priority
+from ._report import timed
+from ._settings import on_change, settings
+
+if TYPE_CHECKING:
+    from ._hook import HookEntry
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Order: TypeAlias = tuple[int, int]
+Plan: TypeAlias = tuple[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], "Receiver"], ...]
+
+NOBODY: Final[Plan] = ()
+
+lock = threading.RLock()
+"""Held while the registry changes or a plan is compiled; never while user code runs."""
+
+os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+next_order: Final = itertools.count().__next__
+
+
+def target_of(fn: Callable[..., Any]) -> Hashable:
+    """
+    Return what makes two callables the same function: a bound method's object and function, else identity.
+    """
+    if isinstance(fn, MethodType):
+        return (id(fn.__func__), id(fn.__self__))
+    return id(fn)
+
+
+def name_of(fn: object) -> str:
+    """
+    Return the name that lines and errors use for a callable; never fails.
+    """
+    while hasattr(fn, "func"):
+        fn = fn.func
+    name = getattr(fn, "__qualname__", None)
+    return name if isinstance(name, str) else type(fn).__qualname__
+
+
+class Receiver:
+    """
+    One handler as the delivery loop sees it.
+
+    Attributes:
+        call: Takes the event; what it returns is looked at only to find an awaitable.
+        when: The predicate on the event, or None.
+        target: What must be called at most once per event, whichever subscriptions match.
+        priority, order: The place in the order of delivery.
+        name: How lines, errors and edits name the handler: `RefundAuditHook.audit`.
+        hook: The entry of the hook class it belongs to, or None for a function.
+        correlation_id: The only run it hears, or None for all.
+        accepts: Tells at compile time whether an event class is of interest; None for all.
+        serial: Async deliveries with the same `serial` and run follow one another.
+        per_event: For a handler whose instance lives for one event, its `(hook class, method)`; else None.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "accepts",
+        "call",
+        "correlation_id",
+        "hook",
+        "name",
+        "order",
+        "per_event",
+        "priority",
+        "serial",
+        "target",
+        "when",
+    )
+
+    def __init__(
+        self,
+        call: Callable[[Any], Any],
+        *,
+        name: str,
+        target: Hashable,
+        order: Order,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[Any], Any] | None = None,
+        correlation_id: str | None = None,
+        hook: HookEntry | None = None,
+        accepts: Callable[[type], bool] | None = None,
+        serial: Hashable = None,
+        per_event: tuple[type, Callable[[Any, Any], Any]] | None = None,
+    ) -> None:
+        self.call = call
+        self.name = name
+        self.target = target
+        self.order = order
+        self.priority = int(priority)
+        self.when = when
+        self.correlation_id = correlation_id
+        self.hook = hook
+        self.accepts = accepts
+        self.serial: Hashable = target if serial is None else serial
+        self.per_event = per_event
+
+    def __repr__(self) -> str:
+        return f"<receiver {self.name}>"
+
+    def __call__(self, event: Any, **_: Any) -> Any:
+        """
+        Receive an event sent by blinker's own `send`, which goes around the promises of delivery.
+        """
+        if self.when is None or self.when(event):
+            return self.call(event)
+        return None
+
+    @property
+    def place(self) -> tuple[int, Order]:
+        """
+        What receivers are sorted by.
+        """
+        return (self.priority, self.order)
+
+
+class EventSignal(Signal):
+    """
+    The blinker signal of one event class; tells the bus when its receivers change.
+    """
+
+    def __init__(self, owner: type) -> None:
+        self._muted = False
+        super().__init__(doc=f"Sent for every {owner.__qualname__}.")
+        self.owner = owner
+        self.keyed: dict[str, dict[int, Receiver]] = {}
+        self.origins: dict[tuple[str, str], dict[Receiver, Any]] = {}
+        self._places: dict[Hashable, Order] = {}
+
+    def __repr__(self) -> str:
+        return f"<signal of {self.owner.__qualname__}>"
+
+    @property
+    def is_muted(self) -> bool:
+        """
+        Whether blinker's `muted()` silences the signal at this moment.
+        """
+        return self._muted
+
+    @is_muted.setter
+    def is_muted(self, value: bool) -> None:
+        if value != self._muted:
+            self._muted = value
+            invalidate(self.owner)
+
+    def connect(self, receiver: F, sender: Any = ANY, weak: bool = True) -> F:
+        """
+        Connect a function that takes the event; weakly unless `weak=False`, as everywhere in blinker.
+
+        Raises:
+            TypeError: If `sender` is given: an event is its own sender; filter with `subscribe(when=...)`.
+        """
+        if sender is not ANY:
+            msg = (
+                f"{self!r} cannot filter by sender {sender!r}: every event is its own sender. "
+                f"Use {self.owner.__qualname__}.subscribe(fn, when=...)."
+            )
+            raise TypeError(msg)
+        with lock:
+            if isinstance(receiver, Receiver):
+                connected = super().connect(receiver, sender, weak)
+                cid = receiver.correlation_id
+                if cid is not None:
+                    self.keyed.setdefault(cid, {})[id(receiver)] = receiver
+                    rekey(self.owner, cid)
+                    return connected
+            else:
+                live = set(map(target_of, self._live()))
+                places = {key: place for key, place in self._places.items() if key in live}
+                places.setdefault(target_of(receiver), (next_order(), 0))
+                self._places = places
+                connected = super().connect(receiver, sender, weak)
+            invalidate(self.owner)
+        return connected
+
+    def disconnect(self, receiver: Callable[..., Any], sender: Any = ANY) -> None:
+        """
+        Disconnect a function; one that is not connected is ignored.
+        """
+        with lock:
+            super().disconnect(receiver, sender)
+            self._places.pop(target_of(receiver), None)
+            cid = receiver.correlation_id if isinstance(receiver, Receiver) else None
+            if cid is None:
+                invalidate(self.owner)
+                return
+            ours = self.keyed.get(cid)
+            if ours is not None:
+                ours.pop(id(receiver), None)
+                if not ours:
+                    del self.keyed[cid]
+                rekey(self.owner, cid)
+
+    def _live(self) -> Iterator[Callable[..., Any]]:
+        # A copy made in one step: a weak receiver may die, and be taken out, between two of ours.
+        for value in self.receivers.copy().values():
+            fn = cast("Callable[..., Any] | None", value() if isinstance(value, weakref.ref) else value)
+            if fn is not None:
+                yield fn
+
+    def everyone(self) -> Iterator[Receiver]:
+        """
+        Yield a receiver for each function that hears all runs.
+        """
+        if self._muted:
+            return
+        for value in self.receivers.copy().values():
+            if isinstance(value, Receiver):
+                if value.correlation_id is None:
+                    yield value
+                continue
+            reference = value if isinstance(value, weakref.ref) else None
+            fn = cast("Callable[..., Any] | None", value if reference is None else reference())
+            if fn is None:
+                continue
+            key = target_of(fn)
+            yield Receiver(
+                fn if reference is None else weak_call(fn, lambda: invalidate(self.owner)),
+                name=name_of(fn),
+                target=key,
+                order=self._places.get(key, (0, 0)),
+            )
+
+
+def weak_call(fn: Callable[..., Any], when_dead: Callable[[], object]) -> Callable[[Any], Any]:
+    """
+    Return a callable that calls `fn` while it lives, and does nothing afterwards.
+    """
+    kind = weakref.WeakMethod if isinstance(fn, MethodType) else weakref.ref
+    reference: Callable[[], Callable[..., Any] | None] = kind(fn, lambda _: when_dead())
+
+    def call(event: Any) -> Any:
+        live = reference()
+        return None if live is None else live(event)
+
+    return call
+
+
+class Topic:
+    """
+    What the bus keeps for one event class.
+
+    `namespace` holds the globals of the class's compiled `emit`: `PLAN` is the plan, or None when it must be
+    compiled again; `KEYED` the subscriptions to single runs, once there is one; `BUILT` counts the events.
+    """
+
+    __slots__ = ("channel", "cls", "namespace", "reverse", "stated")
+
+    def __init__(self, cls: type, channel: str, *, stated: bool) -> None:
+        self.cls = cls
+        self.channel = channel
+        self.stated = stated
+        self.reverse = False
+        self.namespace: dict[str, Any] = {"PLAN": None, "KEYED": None, "BUILT": 0}
+
+    def plan(self) -> Plan:
+        """
+        Return the receivers of all runs, in order, compiled if need be.
+        """
+        plan: Plan | None = self.namespace["PLAN"]
+        return self.renew() if plan is None else plan
+
+    def renew(self) -> Plan:
+        """
+        Compile the plan anew.
+        """
+        with lock:
+            signals = [state.signals[base] for base in self.cls.__mro__ if base in state.signals]
+            plan = compile_plan(self, itertools.chain.from_iterable(s.everyone() for s in signals))
+            keyed = self.namespace["KEYED"]
+            if any(s.keyed for s in signals):
+                if keyed is None:
+                    self.namespace["KEYED"] = Keyed(self)
+                else:
+                    keyed.plans.clear()
+            elif keyed is not None:
+                self.namespace["KEYED"] = None
+            self.namespace["PLAN"] = plan
+            return plan
+
+    def plan_for(self, cid: str | None) -> Plan:
+        """
+        Return the receivers of one run's events, in order.
+        """
+        plan = self.plan()
+        keyed: Keyed | None = self.namespace["KEYED"]
+        return plan if keyed is None else keyed.plan_for(cid, plan)
+
+    def has_receivers(self) -> bool:
+        """
+        Tell whether anybody would receive an event of some run.
+        """
+        return bool(self.plan()) or any(
+            state.signals[base].keyed for base in self.cls.__mro__ if base in state.signals
+        )
+
+
+class Keyed:
+    """
+    An index of the subscriptions to single runs, so that ten thousand of them cost an emit one look-up.
+    """
+
+    __slots__ = ("plans", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.plans: dict[str, Plan] = {}
+
+    def plan_for(self, cid: str | None, common: Plan) -> Plan:
+        """
+        Return `common`, or what it becomes for a run that somebody subscribed to.
+        """
+        if cid is None:
+            return common
+        plan = self.plans.get(cid)
+        if plan is not None:
+            return plan
+        with lock:
+            signals = [state.signals[base] for base in self.topic.cls.__mro__ if base in state.signals]
+            extra = [r for s in signals if not s.is_muted for r in s.keyed.get(cid, {}).copy().values()]
+            if not extra:
+                return common
+            everyone = itertools.chain.from_iterable(s.everyone() for s in signals)
+            plan = self.plans[cid] = compile_plan(self.topic, itertools.chain(everyone, extra))
+            return plan
+
+
+class State:
+    """
+    Everything that is registered; `isolated()` swaps the whole of it.
+    """
+
+    __slots__ = ("channels", "hooks", "signals")
+
+    def __init__(self) -> None:
+        self.signals: dict[type, EventSignal] = {}
+        self.channels: dict[str, type] = {}
+        self.hooks: dict[Hashable, HookEntry] = {}
+
+
+state = State()
+roots: list[type] = []
+"""The event roots; every event class is below one of them."""
+
+
+def swap(new: State) -> State:
+    """
+    Make `new` what is registered, and return what was.
+    """
+    global state  # noqa: PLW0603 - one bus per process
+    with lock:
+        old, state = state, new
+        invalidate_all()
+    return old
+
+
+def signal_of(cls: type) -> EventSignal:
+    """
+    Return the signal of an event class, made at first need.
+    """
+    signal = state.signals.get(cls)
+    if signal is None:
+        with lock:
+            signal = state.signals.setdefault(cls, EventSignal(cls))
+    return signal
+
+
+def topic_of(cls: type) -> Topic:
+    """
+    Return what the bus keeps for an event class.
+    """
+    topic: Topic = cls.__dict__["_topic"]
+    return topic
+
+
+def family(cls: type) -> Iterator[Topic]:
+    """
+    Yield the topics of an event class and of all its subclasses, each once.
+    """
+    seen: set[type] = set()
+    waiting = [cls]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting.extend(type.__subclasses__(one))
+            topic = one.__dict__.get("_topic")
+            if topic is not None:
+                yield topic
+
+
+def invalidate(cls: type) -> None:
+    """
+    Have the plans of an event class and its subclasses compiled again at their next emit.
+    """
+    for topic in family(cls):
+        topic.namespace["PLAN"] = None
+
+
+def invalidate_all() -> None:
+    """
+    Have every plan compiled again.
+    """
+    for root in roots:
+        invalidate(root)
+
+
+def rekey(cls: type, cid: str) -> None:
+    """
+    Forget what was compiled for one run, for an event class and its subclasses.
+    """
+    for topic in family(cls):
+        keyed: Keyed | None = topic.namespace["KEYED"]
+        if keyed is None:
+            topic.namespace["PLAN"] = None
+        else:
+            keyed.plans.pop(cid, None)
+
+
+def built() -> int:
+    """
+    Return how many events were built.
+    """
+    return sum(topic.namespace["BUILT"] for root in roots for topic in family(root))
+
+
+def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
+    """
+    Put receivers in order, each function once.
+    """
+    wanted = sorted(
+        (r for r in receivers if r.accepts is None or r.accepts(topic.cls)),
+        key=lambda receiver: receiver.place,
+    )
+    groups: dict[Hashable, list[Receiver]] = {}
+    per_hook: dict[type, list[Receiver]] = {}
+    for receiver in wanted:
+        groups.setdefault(receiver.target, []).append(receiver)
+    for receiver in (group[0] for group in groups.values()):
+        if receiver.per_event is not None:
+            per_hook.setdefault(receiver.per_event[0], []).append(receiver)
+    plan: list[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], Receiver]] = []
+    for first, *others in groups.values():
+        when = _any_of([first, *others]) if others else first.when
+        call = first.call
+        if first.per_event is not None:
+            mates = per_hook[first.per_event[0]]
+            if len(mates) > 1:
+                call = _shared_instance(first, ends=first is (mates[0] if topic.reverse else mates[-1]))
+        if settings.slow_handler is not None:
+            call = timed(call, first.name, settings.slow_handler)
+        plan.append((when, call, first))
+    if topic.reverse:
+        plan.reverse()
+    return tuple(plan)
+
+
+def _any_of(receivers: list[Receiver]) -> Callable[[Any], Any] | None:
+    predicates = [r.when for r in receivers]
+    if None in predicates:
+        return None
+    distinct = cast("list[Callable[[Any], Any]]", list(dict.fromkeys(predicates)))
+    return lambda event: any(predicate(event) for predicate in distinct)
+
+
+def _shared_instance(receiver: Receiver, *, ends: bool) -> Callable[[Any], Any]:
+    # Several handlers of one hook for one event work on one instance. It rides on the event, under a key
+    # that is no field, and gets off at the last handler.
+    cls, method = cast("tuple[type, Callable[[Any, Any], Any]]", receiver.per_event)
+    key = f"_instance_of_{id(cls)}"
+
+    def call(event: Any) -> Any:
+        riding = event.__dict__
+        instance = riding.pop(key, None) if ends else riding.get(key)
+        if instance is None:
+            instance = cls()
+            if not ends:
+                riding[key] = instance
+        return method(instance, event)
+
+    return call
+
+
+def _settings_changed(names: frozenset[str]) -> None:
+    if not names.isdisjoint({"slow_handler", "log", "logger", "level"}):
+        with lock:
+            invalidate_all()
+
+
+on_change(_settings_changed)
+gauge("events", built)

@@ -1,0 +1,141 @@
+"""
+How the core speaks: a failure becomes an event, anything else a notice, and somebody else writes them down.
+
+The core knows neither the catalog nor the logger; both introduce themselves here when they are imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+from ._counters import counters
+
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class Notice:
+    """
+    Something that the bus itself has to say: a slow handler, an eviction, a dropped delivery.
+    """
+
+    __slots__ = ("correlation_id", "error", "fields", "level", "subject", "timestamp", "words")
+
+    def __init__(
+        self,
+        level: Level,
+        words: tuple[str, ...],
+        subject: tuple[str, str],
+        fields: dict[str, Any],
+        correlation_id: str | None,
+        error: BaseException | None,
+    ) -> None:
+        self.level: Level = level
+        self.words = words
+        self.subject = subject
+        self.fields = fields
+        self.correlation_id = correlation_id
+        self.error = error
+        self.timestamp = time.time()
+
+
+class FailureSink(Protocol):
+    """
+    Makes an event of a handler's failure.
+    """
+
+    def __call__(self, *, hook: str | None, handler: str, event: Any, error: BaseException) -> object:
+        """
+        Emit it.
+        """
+
+
+class _Listeners:
+    __slots__ = ("failure", "notice")
+
+    def __init__(self) -> None:
+        self.failure: FailureSink | None = None
+        self.notice: Callable[[Notice], object] | None = None
+
+
+listeners = _Listeners()
+
+
+class _Reporting(threading.local):
+    active = False
+
+
+_reporting = _Reporting()
+
+
+def report_failure(*, hook: str | None, handler: str, event: Any, error: BaseException) -> None:
+    """
+    Count a handler's failure and announce it; a failure while announcing is counted and goes no further.
+    """
+    counters.failures += 1
+    if _reporting.active or listeners.failure is None or getattr(event, "_is_report", False):
+        return
+    _reporting.active = True
+    try:
+        listeners.failure(hook=hook, handler=handler, event=event, error=error)
+    except Exception:  # noqa: BLE001 - the run must not pay for a report that fails
+        counters.failures += 1
+    finally:
+        _reporting.active = False
+
+
+def notice(
+    level: Level,
+    words: tuple[str, ...],
+    subject: tuple[str, str],
+    *,
+    correlation_id: str | None = None,
+    error: BaseException | None = None,
+    **fields: Any,
+) -> None:
+    """
+    Say something at `level`; without a logger nobody hears it. Never raises an Exception.
+    """
+    if listeners.notice is not None:
+        listeners.notice(Notice(level, words, subject, fields, correlation_id, error))
+
+
+def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any], Any]:
+    """
+    Wrap a handler so that it is reported when it takes longer than `limit` seconds.
+    """
+
+    def tell(event: Any, seconds: float) -> None:
+        if seconds > limit:
+            notice(
+                "warning",
+                ("HOOK", "SLOW"),
+                ("hook", name),
+                correlation_id=event.correlation_id,
+                on=type(event).__name__,
+                seconds=round(seconds, 2),
+            )
+
+    async def timed_await(awaitable: Awaitable[Any], event: Any) -> Any:
+        started = time.monotonic()
+        try:
+            return await awaitable
+        finally:
+            tell(event, time.monotonic() - started)
+
+    def run(event: Any) -> Any:
+        started = time.monotonic()
+        try:
+            result = call(event)
+        except BaseException:
+            tell(event, time.monotonic() - started)
+            raise
+        if result is not None and inspect.isawaitable(result):
+            return timed_await(result, event)
+        tell(event, time.monotonic() - started)
+        return result
+
+    return run

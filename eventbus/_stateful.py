@@ -1,0 +1,173 @@
+"""
+Stateful hooks: one instance per hook and run, one lock per run, and the end of both.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ._counters import counters
+from ._errors import HandlerLockTimeoutError
+from ._report import notice
+from ._settings import settings
+
+
+class RunLock:
+    """
+    The lock that the handlers of all stateful hooks take for one run.
+
+    One per run, not per instance: two instances, each locked for itself, would wait for each other as soon
+    as they emit to one another from two threads.
+    """
+
+    __slots__ = ("ended", "holder", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.holder: str | None = None
+        self.ended = False
+
+
+_locks: dict[str, RunLock] = {}
+_tables: dict[int, Instances] = {}
+
+
+class Instances:
+    """
+    The instances of one stateful hook, by correlation id, least recently used first.
+    """
+
+    __slots__ = ("_capacity", "_hook", "_lock_timeout", "by_run")
+
+    def __init__(self, hook: type, capacity: int | None, lock_timeout: float | None) -> None:
+        self._hook = hook
+        self._capacity = capacity
+        self._lock_timeout = lock_timeout
+        self.by_run: dict[str, Any] = {}
+
+    def open(self) -> None:
+        """
+        Take part in the end of runs.
+        """
+        _tables[id(self)] = self
+
+    def close(self) -> None:
+        """
+        Drop all instances.
+        """
+        _tables.pop(id(self), None)
+        for cid in list(self.by_run):
+            self.by_run.pop(cid, None)
+            _drop_lock_if_unused(cid)
+
+    def bind(self, method: Callable[[Any, Any], Any], name: str) -> Callable[[Any], Any]:
+        """
+        Return a callable that calls `method` on the instance of the event's run, holding the run's lock.
+        """
+        hook, by_run = self._hook, self.by_run
+
+        def call(event: Any) -> Any:
+            cid = event.correlation_id
+            if cid is None:
+                return method(hook(), event)
+            run = _locks.get(cid)
+            if run is None:
+                run = _locks.setdefault(cid, RunLock())
+            if not run.lock.acquire(blocking=False):
+                self._wait(run, name, event)
+            if _locks.get(cid) is not run:
+                # The run ended while we waited, and its lock with it.
+                run.lock.release()
+                return call(event)
+            holder, run.holder = run.holder, name
+            try:
+                instance = by_run.pop(cid, None)
+                if instance is None:
+                    instance = hook()
+                    self._make_room()
+                by_run[cid] = instance
+                return method(instance, event)
+            finally:
+                run.holder = holder
+                ended = run.ended or cid not in by_run
+                run.lock.release()
+                if ended:
+                    _drop_lock_if_unused(cid)
+
+        return call
+
+    def _wait(self, run: RunLock, name: str, event: Any) -> None:
+        timeout = settings.lock_timeout if self._lock_timeout is None else self._lock_timeout
+        if not run.lock.acquire(timeout=timeout):
+            msg = (
+                f"{name} did not get the lock of run {event.correlation_id!r} within {timeout:g} s and was "
+                f"skipped for {type(event).__name__}; {run.holder or 'a handler'} holds it. "
+                "Stateful handlers of one run take turns: let the holder do less."
+            )
+            raise HandlerLockTimeoutError(msg)
+
+    def _make_room(self) -> None:
+        capacity = settings.stateful_capacity if self._capacity is None else self._capacity
+        while len(self.by_run) >= capacity:
+            try:
+                oldest = next(iter(self.by_run))
+            except (RuntimeError, StopIteration):
+                # Another run came or went in this moment; look again.
+                continue
+            if self.by_run.pop(oldest, None) is not None:
+                counters.evicted += 1
+                notice(
+                    "warning",
+                    ("HOOK", "EVICT"),
+                    ("hook", self._hook.__qualname__),
+                    correlation_id=oldest,
+                    capacity=capacity,
+                )
+                _drop_lock_if_unused(oldest)
+
+
+def end_run(cid: str | None) -> None:
+    """
+    Let go of everything that stateful hooks keep for a run.
+    """
+    if cid is None:
+        return
+    run = _locks.get(cid)
+    if run is None:
+        # Whatever has an instance has a lock.
+        return
+    # A handler that is still inside finishes with the instance it has, and takes the lock away with it.
+    run.ended = True
+    for table in list(_tables.values()):
+        table.by_run.pop(cid, None)
+    _drop_lock_if_unused(cid)
+
+
+def kept() -> int:
+    """
+    Return how many runs have something kept for them.
+    """
+    return len(_locks)
+
+
+def _drop_lock_if_unused(cid: str) -> None:
+    run = _locks.get(cid)
+    if run is None or not run.lock.acquire(blocking=False):
+        return
+    try:
+        if run.holder is None and not any(cid in table.by_run for table in list(_tables.values())):
+            _locks.pop(cid, None)
+    finally:
+        run.lock.release()
+
+
+def _after_fork() -> None:
+    # Threads that held a lock stayed in the parent, and would hold it for ever here.
+    for run in _locks.values():
+        run.lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

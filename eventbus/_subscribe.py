@@ -1,0 +1,220 @@
+"""
+Subscribing a function to an event class, without a hook.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import weakref
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from ._registry import EventSignal, Receiver, lock, name_of, next_order, signal_of, target_of, weak_call
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Subscription(Generic[P, R]):
+    """
+    A function's subscription: cancel it, use it as a context manager, or call it as the function it is of.
+    """
+
+    def __init__(self, fn: Callable[P, R], signal: EventSignal, receiver: Receiver, *, weak: bool) -> None:
+        self._signal = signal
+        self._receiver = receiver
+        # Not to be what keeps a weakly subscribed function alive.
+        self._function: Callable[[], Callable[P, R] | None] = _weak_reference(fn) if weak else lambda: fn
+        if not weak:
+            functools.update_wrapper(self, fn)
+
+    def __repr__(self) -> str:
+        state = "active" if self.active else "cancelled"
+        return f"<subscription of {self._receiver.name} to {self._signal.owner.__qualname__}, {state}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """
+        Call the function itself, past the bus.
+
+        Raises:
+            ReferenceError: If it was subscribed weakly and is gone.
+        """
+        fn = self._function()
+        if fn is None:
+            msg = f"{self._receiver.name} was subscribed with weak=True and is gone."
+            raise ReferenceError(msg)
+        return fn(*args, **kwargs)
+
+    @property
+    def active(self) -> bool:
+        """
+        Whether the function still receives events through this subscription.
+        """
+        return id(self._receiver) in self._signal.receivers
+
+    def cancel(self) -> None:
+        """
+        End the subscription; doing so again changes nothing. Callable from any thread, and from a handler.
+
+        An event that is being delivered at this moment may still reach the function.
+        """
+        self._signal.disconnect(self._receiver)
+        with lock:
+            _forget_origin(self._signal, self._receiver)
+
+    def __enter__(self) -> Subscription[P, R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+
+def _weak_reference(fn: Callable[..., Any]) -> Callable[[], Any]:
+    return weakref.WeakMethod(fn) if isinstance(fn, MethodType) else weakref.ref(fn)
+
+
+class Origin:
+    """
+    Where a function was defined, to tell a function defined again from another of the same name.
+    """
+
+    __slots__ = ("code", "key", "module_spec")
+
+    def __init__(self, fn: FunctionType) -> None:
+        self.key = (fn.__module__, fn.__qualname__)
+        self.code = fn.__code__
+        # A reload gives the module another spec object.
+        self.module_spec = getattr(sys.modules.get(fn.__module__), "__spec__", None)
+
+    def is_defined_again_by(self, later: Origin) -> bool:
+        """
+        Tell whether `later` is this function, defined again by a reload or a notebook cell run twice.
+
+        Two functions of one name in one file are two functions, unless the file was executed again.
+        """
+        return (
+            self.code.co_filename != later.code.co_filename
+            or self.code.co_firstlineno == later.code.co_firstlineno
+            or self.module_spec is not later.module_spec
+        )
+
+
+def origin_of(fn: object) -> Origin | None:
+    """
+    Return where a function was defined; None if its name does not identify it.
+    """
+    if not isinstance(fn, FunctionType) or "<" in fn.__qualname__:
+        return None
+    return Origin(fn)
+
+
+def _forget_origin(signal: EventSignal, receiver: Receiver) -> None:
+    for key, ours in list(signal.origins.items()):
+        if ours.pop(receiver, None) is not None and not ours:
+            del signal.origins[key]
+
+
+def check_handler(fn: Any, what: str, *, arguments: int) -> int:
+    """
+    Return how many positional arguments to call a handler with: `arguments`, or one fewer if it takes no event.
+
+    Raises:
+        TypeError: If it is not callable, is a generator, or needs more arguments.
+    """
+    if not callable(fn):
+        msg = f"{what} must be callable, not {fn!r}."
+        raise TypeError(msg)
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        msg = f"{what} is a generator function, whose body would never run; make it a plain or an async function."
+        raise TypeError(msg)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        # Some callables of extension modules do not tell.
+        return arguments
+    kinds = inspect.Parameter
+    positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    variadic = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
+    required = [p.name for p in positional if p.default is kinds.empty][arguments:]
+    required += [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty]
+    if required:
+        msg = f"{what} needs more arguments than the event: {', '.join(required)}; give them defaults."
+        raise TypeError(msg)
+    return arguments if variadic else min(arguments, len(positional))
+
+
+def check_when(when: Any, what: str) -> None:
+    """
+    Raise a TypeError unless `when` can be a predicate.
+    """
+    if when is None:
+        return
+    if not callable(when):
+        msg = f"`when` of {what} must be a function of the event, not {when!r}."
+        raise TypeError(msg)
+    if inspect.iscoroutinefunction(when):
+        msg = f"`when` of {what} is an async function, whose result would always be true; make it a plain one."
+        raise TypeError(msg)
+
+
+def subscribe(
+    cls: type,
+    fn: Any = None,
+    *,
+    priority: int,
+    when: Callable[[Any], object] | None,
+    correlation_id: str | None,
+    weak: bool,
+) -> Any:
+    """
+    Subscribe `fn`, or return a decorator; see `Event.subscribe`.
+    """
+    if fn is None:
+        if weak:
+            msg = f"{cls.__qualname__}.subscribe(weak=True) as a decorator would leave nothing that holds the function."
+            raise TypeError(msg)
+        return functools.partial(
+            subscribe, cls, priority=priority, when=when, correlation_id=correlation_id, weak=weak
+        )
+    if isinstance(fn, Subscription):
+        fn = fn.__wrapped__  # type: ignore[attr-defined]  # set by update_wrapper
+    name = name_of(fn)
+    if check_handler(fn, f"{cls.__qualname__}.subscribe: {name}", arguments=1) != 1:
+        msg = f"{cls.__qualname__}.subscribe: {name} must take the event."
+        raise TypeError(msg)
+    check_when(when, name)
+    if not isinstance(priority, int):
+        msg = f"{cls.__qualname__}.subscribe: `priority` must be an int, not {priority!r}."
+        raise TypeError(msg)
+    signal = signal_of(cls)
+    receiver = Receiver(
+        fn,
+        name=name,
+        target=target_of(fn),
+        order=(next_order(), 0),
+        priority=priority,
+        when=when,
+        correlation_id=correlation_id,
+    )
+    if weak:
+        receiver.call = weak_call(fn, lambda: signal.disconnect(receiver))
+    origin = origin_of(fn)
+    with lock:
+        if origin is not None:
+            ours = signal.origins.setdefault(origin.key, {})
+            for earlier, (where, function) in list(ours.items()):
+                if function() is not fn and where.is_defined_again_by(origin):
+                    receiver.order = min(receiver.order, earlier.order)
+                    signal.disconnect(earlier)
+                    del ours[earlier]
+            ours[receiver] = (origin, weakref.ref(fn))
+        signal.connect(receiver, weak=False)
+    return Subscription(fn, signal, receiver, weak=weak)
