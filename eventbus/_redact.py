@@ -36,7 +36,7 @@ _JSON_CHARACTERS: Final = 262_144
 _JSON_NESTING: Final = 4
 _JSON_STARTS: Final = frozenset("{[ \t\r\n")
 
-_TRIGGER: Final = re.compile(r"://|[=:][=>]?|\b(?i:bearer|basic)(?:[ +]|%20)++")
+_TRIGGER: Final = re.compile(r"://|[=:][=:>]?|\b(?i:bearer|basic)(?:[ +]|%20)++")
 _KEY_CHARACTERS: Final = string.ascii_letters + string.digits + "_-.%"
 _BETWEEN: Final = " \t\"'`\\]"
 _KEY_WINDOW: Final = 160
@@ -56,6 +56,8 @@ _BRACKETS: Final = {
     opener: re.compile(rf"{_STRINGS}|[\{opener}\{closer}]", re.DOTALL)
     for opener, closer in ("[]", "{}", "()", "<>")
 }
+_SCHEMES: Final = re.compile(r"(?:(?i:bearer|basic|digest|token)(?:[ +]|%20)++)++")
+_MARKS: Final = re.compile(r"[=:>]{1,2}\Z")
 _USERINFO: Final = re.compile(r"[^\s/?#:@\"<>]*+:([^\s/?#\"<>]*)@")
 _BASIC: Final = re.compile(r"[A-Za-z0-9+/=_-]{8,}+")
 _PROSE: Final = re.compile(r"[A-Za-z]?[a-z_/-]*+")
@@ -252,14 +254,17 @@ def mask_text(text: str) -> str:
         if mark == "://":
             span = _userinfo(text, position)
         elif mark[0] in "=:":
-            span = _pair(text, done, trigger)
+            span = _pair(text, trigger)
         elif mark[:2].lower() == "be":
             span = _value(text, position)
         else:
             span = _basic(text, position)
-        if span is not None:
+        if span is not None and span[1] >= done:
             pieces += text[done : span[0]], MASK
             done = position = span[1]
+            # What was masked may itself be the key of what follows: `Bearer api_key: x`.
+            if (marks := _MARKS.search(text[max(span[0], done - 2) : done])) is not None:
+                position -= len(marks.group())
     return "".join([*pieces, text[done:]]) if pieces else text
 
 
@@ -271,12 +276,14 @@ def _userinfo(text: str, position: int) -> tuple[int, int] | None:
 def _basic(text: str, position: int) -> tuple[int, int] | None:
     # "basic economy" is no credential: base64 of any use has a digit, a capital or padding inside.
     match = _BASIC.match(text, position)
-    return None if match is None or _PROSE.fullmatch(match.group()) else match.span()
+    if match is None or _PROSE.fullmatch(match.group()):
+        return None
+    return _span(_BARE, text, position, match.end())
 
 
-def _pair(text: str, floor: int, trigger: re.Match[str]) -> tuple[int, int] | None:
+def _pair(text: str, trigger: re.Match[str]) -> tuple[int, int] | None:
     start = trigger.start()
-    before = text[max(floor, start - _KEY_WINDOW) : start].rstrip(_BETWEEN)
+    before = text[max(0, start - _KEY_WINDOW) : start].rstrip(_BETWEEN)
     rest = before.rstrip(_KEY_CHARACTERS)
     key = before[len(rest) :]
     if not key:
@@ -305,6 +312,11 @@ def _value(text: str, position: int, *, header: bool = False) -> tuple[int, int]
         end = _closing_bracket(text, position)
     elif header:
         return _span(_HEADER, text, position, position)
+    elif (schemes := _SCHEMES.match(text, position)) is not None:
+        quote = _QUOTE.match(text, schemes.end())
+        if quote is not None:
+            return position, _closing_quote(text, quote)
+        end = schemes.end()
     return _span(_BARE, text, position, end)
 
 
