@@ -303,7 +303,8 @@ class _Walk:
 
     def key(self, key: Any, path: tuple[str, ...]) -> tuple[str, bool]:
         """Make a text of a key that is none, or is a long one."""
-        if isinstance(key, str):
+        # Not isinstance, which asks an object for its `__class__`.
+        if issubclass(type(key), str):
             name = str.__str__(key)
         else:
             copy = plain(key, redact=_keep, limits=Limits(8, 100, _SMALL_KEY, _SMALL_KEY)).value
@@ -447,7 +448,8 @@ def _read_enum(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, dep
 
 
 def _read_error(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
-    known = {"type": type_name(type(value)), "text": error_message(value), "frames": error_frames(value)}
+    frames = error_frames(value)  # before its text is made, which may raise the error again
+    known = {"type": type_name(type(value)), "text": error_message(value), "frames": frames}
     return walk.mapping(value, known.items(), path, secret, depth)
 
 
