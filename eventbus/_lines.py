@@ -11,14 +11,14 @@ from json.encoder import encode_basestring, encode_basestring_ascii
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from eventbus._frames import UNPRINTABLE, error_frames, error_message, error_name
-from eventbus._plain import CUT, Limits, plain
-from eventbus._redact import MASK, default_redact, is_secret, redact_text
+from ._frames import UNPRINTABLE, error_frames, error_message, error_name
+from ._plain import CUT, Limits, plain
+from ._redact import MASK, default_redact, is_secret, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from eventbus._plain import Redact
+    from ._plain import Redact
 
 NO_CID: Final = "--------"
 

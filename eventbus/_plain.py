@@ -13,8 +13,8 @@ from itertools import islice
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from eventbus._frames import error_frames, error_message
-from eventbus._redact import MASK, apply, default_redact, is_secret, mask_text, redact_text
+from ._frames import error_frames, error_message
+from ._redact import MASK, apply, default_redact, is_secret, mask_text, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
