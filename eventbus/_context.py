@@ -114,7 +114,7 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
             return
         outer = self._outer
         while outer is not None and outer.closed:
-            outer = outer._outer  # noqa: SLF001 - the same class
+            outer = outer._outer
         scope_var.set(outer)
         correlation_id_var.set(None if outer is None else outer.cid)
 
@@ -127,7 +127,7 @@ def scope_loop() -> asyncio.AbstractEventLoop | None:
     while scope is not None:
         if scope.loop is not None:
             return scope.loop if scope.loop.is_running() else None
-        scope = scope._outer  # noqa: SLF001 - its own module
+        scope = scope._outer
     return None
 
 

@@ -25,7 +25,7 @@ MIN_SHARE: Final = 4
 
 MAX_AWAITED_LEVELS: Final = 64
 
-SHOWN_LINKS: Final = 8
+SHOWN_LINKS: Final = 4
 """How many links of the chain the error shows at each end."""
 
 OVERFLOW: Final = "overflow"
@@ -132,16 +132,17 @@ def overflowed() -> bool:
     Returns:
         Whether it was, or already is, a matter of emits, so that the error needs no report of its own.
     """
-    trips.pop(OVERFLOW, None)
+    # The mark is taken away last: where this itself overflows, it stays for an emit with more room.
     ident = threading.get_ident()
-    if ident in trips:
-        return True
-    frames, span = _own_levels()
-    deep = len(frames) > 1 and span * MIN_SHARE >= sys.getrecursionlimit()
-    if len(frames) < MIN_LEVELS and not deep:
-        return False
-    trips[ident] = Trip(frames[-1], [_link(frame) for frame in reversed(frames)])
-    return True
+    nested = ident in trips
+    if not nested:
+        frames, span = _own_levels()
+        deep = len(frames) > 1 and span * MIN_SHARE >= sys.getrecursionlimit()
+        nested = deep or len(frames) >= MIN_LEVELS
+        if nested:
+            trips[ident] = Trip(frames[-1], [_link(frame) for frame in reversed(frames)])
+    trips.pop(OVERFLOW, None)
+    return nested
 
 
 def refusal(event: Any) -> EmitLoopError | None:

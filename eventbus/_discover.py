@@ -35,7 +35,7 @@ def discover(package: str | None = None) -> list[str]:
     def attempt(name: str, load: Callable[[], object]) -> None:
         try:
             load()
-        except Exception as error:  # noqa: BLE001 - one broken module must not keep the others out
+        except Exception as error:
             failure = DiscoveryError(f"{name} failed to import: {type(error).__name__}: {error}", name=name)
             failure.__cause__ = error
             failures.append(failure)
@@ -43,7 +43,9 @@ def discover(package: str | None = None) -> list[str]:
             loaded.append(name)
 
     if package is None:
-        for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        for point in sorted(
+            importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name
+        ):
             attempt(point.value, point.load)
     else:
         _walk(package, attempt)

@@ -44,7 +44,7 @@ def deliver(plan: Plan, event: Any) -> None:
                     result = call(event)
                     if result is not None:
                         event._returned(receiver, result)
-            except Exception as error:  # noqa: BLE001 - observers fail open
+            except Exception as error:
                 if error.__class__ is RecursionError:
                     # Without a call: there may be no stack left for one.
                     trips[OVERFLOW] = error
@@ -81,7 +81,7 @@ async def adeliver(plan: Plan, event: Any) -> None:
                     result = call(event)
                     if result is not None and inspect.isawaitable(result):
                         await result
-            except Exception as error:  # noqa: BLE001 - observers fail open
+            except Exception as error:
                 if error.__class__ is RecursionError:
                     trips[OVERFLOW] = error
                 try:

@@ -43,14 +43,14 @@ def payload_fields(cls: type) -> tuple[attrs.Attribute[Any], ...]:
 
 def is_plain(cls: type, fields: tuple[attrs.Attribute[Any], ...]) -> bool:
     """
-    Tell whether an event can be built by storing its fields: nothing converts, validates or computes them.
+    Tell whether an event can be built by storing its fields: nothing validates or computes them.
     """
     if any(hasattr(cls, name) for name in ("__attrs_pre_init__", "__attrs_post_init__")):
         return False
     if "__slots__" in cls.__dict__:
         return False
     return all(
-        field.converter is None
+        not isinstance(field.converter, attrs.Converter)
         and field.validator is None
         and not (is_factory(field.default) and field.default.takes_self)
         for field in fields
@@ -97,13 +97,19 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
         _eb_adeliver_within=_dispatch.adeliver_within,
     )
     for field in fields:
+        if field.converter is not None:
+            namespace[f"_eb_converter_{field.alias}"] = field.converter
         if field.default is not attrs.NOTHING:
             made = is_factory(field.default)
             namespace[f"_eb_default_{field.alias}"] = attrs.NOTHING if made else field.default
             if made:
                 namespace[f"_eb_factory_{field.alias}"] = field.default.factory
 
-    lines = [f"{'async ' if prefix else ''}def {name}({_parameters(fields)}):", " global BUILT", " _eb_plan = PLAN"]
+    lines = [
+        f"{'async ' if prefix else ''}def {name}({_parameters(fields)}):",
+        " global BUILT",
+        " _eb_plan = PLAN",
+    ]
     if always:
         lines += [" if _eb_plan is None:", "  _eb_plan = _eb_renew()"]
     else:
@@ -137,7 +143,7 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
         lines += [" finally:", "  _eb_end(_eb_cid)"]
     if always:
         lines += [" return _eb_event"]
-    code = compile("\n".join(lines), f"<{name} of {cls.__qualname__}>", "exec", dont_inherit=True)
+    code = compile("\n".join(lines), f"<eventbus {name} of {cls.__qualname__}>", "exec", dont_inherit=True)
     exec(code, namespace)  # noqa: S102 - the text above, with names that Python took as identifiers
     function: Callable[..., Any] = namespace.pop(name)
     function.__qualname__ = f"{cls.__qualname__}.{name}"
@@ -164,6 +170,8 @@ def _stored(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
         value = field.alias
         if is_factory(field.default):
             lines.append(f" if {value} is _eb_nothing: {value} = _eb_factory_{value}()")
+        if field.converter is not None:
+            value = f"_eb_converter_{field.alias}({value})"
         if not is_scalar(field.type):
             value = f"_eb_freeze({value})"
         lines.append(f' _eb_dict["{field.name}"] = {value}')

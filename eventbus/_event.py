@@ -4,9 +4,21 @@ The root of observed events, and what both roots share: fields, channel, signal,
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast, dataclass_transform, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    overload,
+)
 
 import attrs
 
@@ -93,7 +105,9 @@ class EventRoot:
     _to_freeze: ClassVar[tuple[str, ...]] = ()
     _compared: ClassVar[tuple[str, ...]] = ()
 
-    channel: _PerClass[str] = _PerClass(lambda cls: _registry.topic_of(cls).channel, "The dotted name of the class.")
+    channel: _PerClass[str] = _PerClass(
+        lambda cls: _registry.topic_of(cls).channel, "The dotted name of the class."
+    )
     signal: _PerClass[EventSignal] = _PerClass(_registry.signal_of, "The blinker signal of the class.")
 
     def __init_subclass__(cls, channel: str | None = None, **kwargs: Any) -> None:
@@ -199,7 +213,7 @@ class EventRoot:
 def _own_annotations(cls: type) -> dict[str, Any]:
     return {
         name: annotation
-        for name, annotation in cls.__dict__.get("__annotations__", {}).items()
+        for name, annotation in inspect.get_annotations(cls).items()
         if "ClassVar" not in str(annotation)
     }
 
@@ -293,7 +307,10 @@ def make_root(cls: type[EventRoot]) -> None:
     Finish a root: its names become those that no field may take.
     """
     _registry.roots.append(cls)
-    cls._reserved = frozenset(name for name in dir(cls) if not name.startswith("__")) | {"correlation_id", "timestamp"}
+    cls._reserved = frozenset(name for name in dir(cls) if not name.startswith("__")) | {
+        "correlation_id",
+        "timestamp",
+    }
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(attrs.field,))
@@ -330,6 +347,7 @@ class Event(_Observed):
         thread, with or without an event loop.
 
         Args:
+            *args: None: every argument has a name.
             **kwargs: The fields, `correlation_id` and `timestamp`; other keys are kept as raw payload.
 
         Raises:
@@ -343,6 +361,7 @@ class Event(_Observed):
         Build an event and deliver it on the running loop, awaiting each async handler in its turn.
 
         Args:
+            *args: None: every argument has a name.
             **kwargs: As for `emit`.
 
         Raises:
@@ -414,9 +433,7 @@ class Event(_Observed):
         Raises:
             TypeError: If `fn` does not take exactly the event, or is a generator function.
         """
-        return subscribe(
-            cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak
-        )
+        return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
 
     def log_line(self) -> str | None:
         """

@@ -1,4 +1,6 @@
-"""Where an error came from: its text and its innermost frames."""
+"""
+Where an error came from: its text and its innermost frames.
+"""
 
 from __future__ import annotations
 

@@ -57,35 +57,89 @@ def on(
 ) -> OnDecorator[E1]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], /, *, priority: int | None = None, when: Callable[[E1 | E2], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2], object] | None = None,
 ) -> OnDecorator[E1 | E2]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    e4: type[E4],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3 | E4], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3 | E4]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    e4: type[E4],
+    e5: type[E5],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3 | E4 | E5], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3 | E4 | E5]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    e4: type[E4],
+    e5: type[E5],
+    e6: type[E6],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3 | E4 | E5 | E6], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], e7: type[E7], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    e4: type[E4],
+    e5: type[E5],
+    e6: type[E6],
+    e7: type[E7],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7]: ...
 @overload
 def on(
-    e1: type[E1], e2: type[E2], e3: type[E3], e4: type[E4], e5: type[E5], e6: type[E6], e7: type[E7], e8: type[E8], /, *, priority: int | None = None, when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8], object] | None = None
+    e1: type[E1],
+    e2: type[E2],
+    e3: type[E3],
+    e4: type[E4],
+    e5: type[E5],
+    e6: type[E6],
+    e7: type[E7],
+    e8: type[E8],
+    /,
+    *,
+    priority: int | None = None,
+    when: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8], object] | None = None,
 ) -> OnDecorator[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8]: ...
-def on(
-    *events: Any, priority: int | None = None, when: Callable[[Any], object] | None = None
-) -> Any:
+def on(*events: Any, priority: int | None = None, when: Callable[[Any], object] | None = None) -> Any:
     """
     Make a method of a hook handle events.
 
@@ -100,7 +154,6 @@ def on(
     Returns:
         A decorator that gives the function back.
     """
-
     return Mark(events, priority, when)
 
 
@@ -272,6 +325,12 @@ class HookEntry:
         for receiver, handler in zip(self.receivers, self.handlers, strict=True):
             for event in handler.events:
                 signal_of(event).disconnect(receiver)
+        self.close()
+
+    def close(self) -> None:
+        """
+        Drop the instances.
+        """
         self.receivers = []
         self.shared = None
         if self.instances is not None:

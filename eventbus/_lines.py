@@ -1,4 +1,6 @@
-"""The grammar of a log line: written and read back."""
+"""
+The grammar of a log line: written and read back.
+"""
 
 from __future__ import annotations
 
@@ -357,7 +359,7 @@ def _second(seconds: int) -> str:
     return f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}"
 
 
-def _seconds(  # noqa: PLR0917 - the groups of one match, in its order
+def _seconds(
     year: int, month: int, day: int, hour: int, minute: int, second: int, milliseconds: int
 ) -> float | None:
     from datetime import UTC, datetime

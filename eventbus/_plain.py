@@ -1,4 +1,6 @@
-"""A bounded, redacted copy of any value that JSON can hold; making it cannot fail."""
+"""
+A bounded, redacted copy of any value that JSON can hold; making it cannot fail.
+"""
 
 from __future__ import annotations
 

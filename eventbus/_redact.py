@@ -1,4 +1,6 @@
-"""What counts as a secret, and how it is masked."""
+"""
+What counts as a secret, and how it is masked.
+"""
 
 from __future__ import annotations
 

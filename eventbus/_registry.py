@@ -12,12 +12,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from types import MethodType
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from blinker import ANY, Signal
 
-from ._counters import gauge
 from ._counters import gauge
 from ._priority import Priority
 from ._report import timed
@@ -43,10 +42,12 @@ next_order: Final = itertools.count().__next__
 
 def target_of(fn: Callable[..., Any]) -> Hashable:
     """
-    Return what makes two callables the same function: a bound method's object and function, else identity.
+    Return what makes two callables the same function: a bound method's function and object, else identity.
     """
     if isinstance(fn, MethodType):
         return (id(fn.__func__), id(fn.__self__))
+    if isinstance(fn, BuiltinMethodType) and not isinstance(fn.__self__, ModuleType):
+        return (fn.__qualname__, id(fn.__self__))
     return id(fn)
 
 
@@ -371,7 +372,7 @@ def swap(new: State) -> State:
     """
     Make `new` what is registered, and return what was.
     """
-    global state  # noqa: PLW0603 - one bus per process
+    global state
     with lock:
         old, state = state, new
         invalidate_all()

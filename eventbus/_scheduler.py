@@ -345,7 +345,7 @@ class Scheduler:
         if running_loop() is None:
             try:
                 self.drain(EXIT_DRAIN_SECONDS)
-            except Exception as error:  # noqa: BLE001 - strict mode at exit: nobody is left to raise to
+            except Exception as error:
                 notice("error", ("HOOK", "FAIL"), ("hook", "drain"), error=error)
         with self._lock:
             left = list(self._pending)

@@ -72,15 +72,15 @@ def on_change(listener: Callable[[frozenset[str]], None]) -> None:
 def configure(
     *,
     strict: bool | Unset = UNSET,
-    slow_handler: float | None | Unset = UNSET,
+    slow_handler: float | Unset | None = UNSET,
     lock_timeout: float | Unset = UNSET,
     stateful_capacity: int | Unset = UNSET,
     max_pending: int | Unset = UNSET,
-    log: Output | None | Unset = UNSET,
+    log: Output | Unset | None = UNSET,
     logger: Any = UNSET,
     level: str | Unset = UNSET,
     log_data: bool | Unset = UNSET,
-    redact: Redact | None | Unset = UNSET,
+    redact: Redact | Unset | None = UNSET,
 ) -> None:
     """
     Change settings of the bus, for the whole process; what is not given stays as it is.

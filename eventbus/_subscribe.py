@@ -161,7 +161,9 @@ def check_when(when: Any, what: str) -> None:
         msg = f"`when` of {what} must be a function of the event, not {when!r}."
         raise TypeError(msg)
     if inspect.iscoroutinefunction(when):
-        msg = f"`when` of {what} is an async function, whose result would always be true; make it a plain one."
+        msg = (
+            f"`when` of {what} is an async function, whose result would always be true; make it a plain one."
+        )
         raise TypeError(msg)
 
 

@@ -14,6 +14,7 @@ import attrs
 
 from ._event import Event
 from ._lines import Line, body
+from ._redact import default_redact
 from ._report import listeners
 from ._settings import settings
 from .values import Agent, RunInfo, ToolCallLike
@@ -63,7 +64,7 @@ class CatalogEvent(Event):
 
     run: RunInfo | None = None
 
-    def line(self) -> Line | None:
+    def _line(self) -> Line | None:
         """
         Return the parts of the event's line; None for no line.
         """
@@ -73,8 +74,8 @@ class CatalogEvent(Event):
         """
         Return the event's line, redacted, without timestamp and id; None for no line.
         """
-        line = self.line()
-        return None if line is None else body(line, settings.redact)
+        line = self._line()
+        return None if line is None else body(line, settings.redact or default_redact)
 
 
 class _AgentEvent(CatalogEvent):
@@ -93,7 +94,7 @@ class InferenceStartedEvent(_AgentEvent, channel="eventbus.inference.started"):
     parent_id: str | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("INF", "START"), None, self._fields(), None)
 
 
@@ -127,7 +128,7 @@ class InferenceCompletedEvent(_AgentEvent, channel="eventbus.inference.completed
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("INF", "DONE"), None, self._fields(), None)
 
 
@@ -144,7 +145,7 @@ class InferenceFailedEvent(_AgentEvent, channel="eventbus.inference.failed"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("INF", "FAIL"), None, self._fields(), self.error)
 
 
@@ -161,7 +162,7 @@ class InferenceMaxTurnsReachedEvent(_AgentEvent, channel="eventbus.inference.max
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         pending = [call.name for call in self.tool_calls or ()]
         return Line(("MAX", "TURNS"), None, {"turn": self.turn, "pending": pending}, None)
 
@@ -178,7 +179,7 @@ class InferenceDeniedEvent(_AgentEvent, channel="eventbus.inference.denied"):
     reason: str | None = None
     by: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("INF", "DENY"), None, self._fields(by=self.by, reason=self.reason), None)
 
 
@@ -205,7 +206,7 @@ class TurnStartedEvent(_AgentEvent, channel="eventbus.turn.started"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("TURN", "START"), None, self._fields(turn=self.turn), None)
 
 
@@ -220,7 +221,7 @@ class TurnCompletedEvent(_AgentEvent, channel="eventbus.turn.completed"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("TURN", "DONE"), None, self._fields(turn=self.turn), None)
 
 
@@ -238,7 +239,7 @@ class ModelCallStartedEvent(_AgentEvent, channel="eventbus.model_call.started"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         fields = self._fields(model=self.model, turn=self.turn, attempt=self.attempt)
         return Line(("MODEL", "START"), None, fields, None)
 
@@ -257,7 +258,7 @@ class ModelCallFailedEvent(_AgentEvent, channel="eventbus.model_call.failed"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("MODEL", "FAIL"), None, self._fields(), self.error)
 
 
@@ -268,7 +269,7 @@ class ToolCallsReceivedEvent(_AgentEvent, channel="eventbus.tool_calls.received"
 
     tool_calls: Sequence[ToolCallLike] | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return Line(("TOOLS", "RECV"), ("tools", [call.name for call in self.tool_calls or ()]), {}, None)
 
 
@@ -287,7 +288,7 @@ class ToolCallStartedEvent(_ToolCallEvent, channel="eventbus.tool_call.started")
 
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._tool_line("START")
 
 
@@ -301,7 +302,7 @@ class ToolCallCompletedEvent(_ToolCallEvent, channel="eventbus.tool_call.complet
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         if not settings.log_data or self.result is None:
             return self._tool_line("OK")
         return self._tool_line("OK", data=getattr(self.result, "data", self.result))
@@ -318,7 +319,7 @@ class ToolCallFailedEvent(_ToolCallEvent, channel="eventbus.tool_call.failed"):
     duration: float | None = None
     span_id: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._tool_line("FAIL", self.error)
 
 
@@ -332,7 +333,7 @@ class ToolCallDeniedEvent(_ToolCallEvent, channel="eventbus.tool_call.denied"):
     reason: str | None = None
     by: str | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._tool_line("DENY", by=self.by, reason=self.reason)
 
 
@@ -354,7 +355,7 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
 
     log_level: ClassVar[str] = "info"
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         call = self.tool_call
         subject = _subject_of_gate(self.gate) if call is None else call.name
         fields = {
@@ -369,7 +370,9 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
 
 def _subject_of_gate(gate: str | None) -> str:
     name = gate or ""
-    return "model" if "Model" in name else "run" if "Invocation" in name else "tool" if "Tool" in name else name
+    return (
+        "model" if "Model" in name else "run" if "Invocation" in name else "tool" if "Tool" in name else name
+    )
 
 
 class _StepEvent(CatalogEvent):
@@ -389,7 +392,7 @@ class StepStartedEvent(_StepEvent, channel="eventbus.step.started"):
 
     log_level = "debug"
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._step_line("START")
 
 
@@ -400,7 +403,7 @@ class StepCompletedEvent(_StepEvent, channel="eventbus.step.completed"):
 
     log_level = "debug"
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._step_line("DONE")
 
 
@@ -411,7 +414,7 @@ class StepFailedEvent(_StepEvent, channel="eventbus.step.failed"):
 
     log_level = "error"
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._step_line("FAIL")
 
 
@@ -428,9 +431,11 @@ class ContextCompactedEvent(CatalogEvent, channel="eventbus.context.compacted"):
     after: Any = None
     duration: float | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         numbers = {
-            key: value for key, value in (("before", self.before), ("after", self.after)) if isinstance(value, int)
+            key: value
+            for key, value in (("before", self.before), ("after", self.after))
+            if isinstance(value, int)
         }
         fields = {"agent": _agent_name(self.agent), "strategy": self.strategy, **numbers}
         return Line(("CONTEXT", "COMPACTED"), None, fields, None)
@@ -449,7 +454,7 @@ class LoopRunEnqueuedEvent(_LoopRunEvent, channel="eventbus.loop_run.enqueued"):
     A scheduled run is enqueued.
     """
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._loop_line("PENDING")
 
 
@@ -458,7 +463,7 @@ class LoopRunStartedEvent(_LoopRunEvent, channel="eventbus.loop_run.started"):
     A scheduled run begins.
     """
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._loop_line("START")
 
 
@@ -472,7 +477,7 @@ class LoopRunCompletedEvent(_LoopRunEvent, channel="eventbus.loop_run.completed"
     error: BaseException | None = None
     duration: float | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._loop_line("DONE")
 
 
@@ -487,7 +492,7 @@ class LoopRunFailedEvent(_LoopRunEvent, channel="eventbus.loop_run.failed"):
     error: BaseException | None = None
     duration: float | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         return self._loop_line("FAIL", self.error)
 
 
@@ -508,7 +513,7 @@ class HandlerFailedEvent(CatalogEvent, channel="eventbus.handler.failed"):
     event: Any = None
     error: BaseException | None = None
 
-    def line(self) -> Line:
+    def _line(self) -> Line:
         subject = ("hook", self.handler or "handler")
         return Line(("HOOK", "FAIL"), subject, {"on": type(self.event).__name__}, self.error)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from eventbus._readonly import ReadOnlyDict, ReadOnlyList, freeze
+from ._readonly import ReadOnlyDict, ReadOnlyList, freeze
 
 __all__ = [
     "Agent",
