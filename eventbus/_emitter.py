@@ -142,7 +142,7 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
     if ends_run:
         lines += [" finally:", "  _eb_end(_eb_cid)"]
     if always:
-        lines += [" return _eb_event"]
+        lines += [' _eb_event.__dict__.pop("_author", None)', " return _eb_event"]
     code = compile("\n".join(lines), f"<eventbus {name} of {cls.__qualname__}>", "exec", dont_inherit=True)
     exec(code, namespace)  # noqa: S102 - the text above, with names that Python took as identifiers
     function: Callable[..., Any] = namespace.pop(name)

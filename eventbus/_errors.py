@@ -50,3 +50,51 @@ class UnknownChannelError(EventbusError, LookupError):
     """
     No event class has the channel that was looked up.
     """
+
+
+class AsyncGateError(EventbusError, RuntimeError):
+    """
+    A plain emit met an async gate on the thread of a running loop, where it cannot wait for it.
+    """
+
+
+class RefusedError(EventbusError, PermissionError):
+    """
+    A gate has refused.
+
+    Attributes:
+        reason: The gate's own words.
+        by: The handler that refused, as lines name it; None if nobody in particular did.
+    """
+
+    def __init__(self, reason: str, by: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.by = by
+
+    def __reduce__(self) -> tuple[type[RefusedError], tuple[str, str | None]]:
+        return (type(self), (self.reason, self.by))
+
+
+class RunRefused(RefusedError):  # noqa: N818 - named as what happened, as the contract has it
+    """
+    A gate has refused the run; raised from entering it.
+    """
+
+
+class ModelCallRefused(RefusedError):  # noqa: N818 - as RunRefused
+    """
+    A gate has refused to ask the model.
+    """
+
+
+class ToolCallRefused(RefusedError):  # noqa: N818 - as RunRefused
+    """
+    A gate has refused a tool call; raised from entering the block that would have made it.
+    """
+
+
+class RunEndedError(EventbusError, RuntimeError):
+    """
+    Something was to begin in a run that has ended, where no gate could judge it any more.
+    """

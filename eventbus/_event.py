@@ -290,6 +290,7 @@ def _adopt(cls: type[EventRoot], first: type[EventRoot]) -> None:
 
 def _install(cls: type[EventRoot], topic: Topic) -> None:
     topic.reverse = bool(getattr(cls, "reverse", False))
+    topic.protected = not cls._fails_open
     cls._topic = topic  # type: ignore[attr-defined]  # read through topic_of(), from the class's own namespace
     fields = payload_fields(cls)
     cls._to_freeze = tuple(field.name for field in fields if not is_scalar(field.type))

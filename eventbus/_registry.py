@@ -269,12 +269,13 @@ class Topic:
     compiled again; `KEYED` the subscriptions to single runs, once there is one; `BUILT` counts the events.
     """
 
-    __slots__ = ("channel", "cls", "namespace", "reverse", "stated")
+    __slots__ = ("channel", "cls", "namespace", "protected", "reverse", "stated")
 
     def __init__(self, cls: type, channel: str, *, stated: bool) -> None:
         self.cls = cls
         self.channel = channel
         self.stated = stated
+        self.protected = False
         self.reverse = False
         self.namespace: dict[str, Any] = {"PLAN": None, "KEYED": None, "BUILT": 0}
 
@@ -474,10 +475,22 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
                 call = _shared_instance(first, ends=first is (mates[0] if topic.reverse else mates[-1]))
         if settings.slow_handler is not None:
             call = timed(call, first.name, settings.slow_handler)
+        if topic.protected:
+            call = _authored(call, first)
+            when = None if when is None else _authored(when, first)
         plan.append((when, call, first))
     if topic.reverse:
         plan.reverse()
     return tuple(plan)
+
+
+def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], Any]:
+    # What is written to a gate is recorded with its author.
+    def judge(event: Any) -> Any:
+        event.__dict__["_author"] = author
+        return call(event)
+
+    return judge
 
 
 def _any_of(receivers: list[Receiver]) -> Callable[[Any], Any] | None:

@@ -49,7 +49,10 @@ __all__ = [
 ]
 
 
-def _as_agent(agent: Any) -> Any:
+def as_agent(agent: Any) -> Any:
+    """
+    Make an Agent of a plain name; leave any other object as it is.
+    """
     return Agent(agent) if agent.__class__ is str else agent
 
 
@@ -79,7 +82,7 @@ class CatalogEvent(Event):
 
 
 class _AgentEvent(CatalogEvent):
-    agent: Any = attrs.field(default=None, converter=_as_agent)
+    agent: Any = attrs.field(default=None, converter=as_agent)
 
     def _fields(self, **fields: Any) -> dict[str, Any]:
         return {"agent": _agent_name(self.agent), **fields}
@@ -425,7 +428,7 @@ class ContextCompactedEvent(CatalogEvent, channel="eventbus.context.compacted"):
 
     log_level = "debug"
 
-    agent: Any = attrs.field(default=None, converter=_as_agent)
+    agent: Any = attrs.field(default=None, converter=as_agent)
     strategy: str | None = None
     before: Any = None
     after: Any = None

@@ -1,0 +1,307 @@
+"""
+The root of protected events: what their handlers write changes the run, and a handler that fails stops it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    dataclass_transform,
+    overload,
+)
+
+import attrs
+
+from ._context import current_correlation_id, running_loop
+from ._depth import OVERFLOW, Trip, hook_name, overflowed, refusal, trips
+from ._errors import AsyncGateError
+from ._event import EventRoot, make_root
+from ._priority import Priority
+from ._readonly import freeze
+from ._registry import Receiver
+from ._report import report_failure
+from ._scheduler import discard, scheduler
+from ._subscribe import Subscription, subscribe
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+G = TypeVar("G", bound="ProtectedEvent")
+
+_STICKY: Final = "eventbus_sticky"
+
+RAISED: Final = "raised"
+"""The field that an edit names when a handler has raised instead of writing."""
+
+
+class Edit(NamedTuple):
+    """
+    One thing that a gate's handler wrote.
+
+    Attributes:
+        handler: The handler, as lines name it; None if it was written outside of any.
+        field: The field, or "raised" for a handler that raised instead.
+        old: The value before.
+        new: The value written, or the exception.
+        applied: False if it changed nothing: the field had latched, or the hook is a shadow.
+    """
+
+    handler: str | None
+    field: str
+    old: Any
+    new: Any
+    applied: bool
+
+
+@overload
+def writable(*, sticky: bool = False) -> Any: ...
+@overload
+def writable(*, default: T, sticky: bool = False) -> T: ...
+@overload
+def writable(*, factory: Callable[[], T], sticky: bool = False) -> T: ...
+def writable(*, default: Any = attrs.NOTHING, factory: Any = None, sticky: bool = False) -> Any:
+    """
+    Declare a field of a protected event that its handlers may set.
+
+    Args:
+        default: Its value when the emitter gives none; without one it is required.
+        factory: A function that makes the default.
+        sticky: Let the field latch at its first truthy value: later writes are recorded and change nothing.
+
+    Returns:
+        A field specifier for the class body.
+    """
+    metadata = {_STICKY: sticky}
+    if factory is not None:
+        return attrs.field(factory=factory, metadata=metadata)
+    return attrs.field(default=default, metadata=metadata)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(attrs.field, writable))
+class _Protected(EventRoot):
+    """
+    Carries the typing of `ProtectedEvent`, as `_Observed` does for `Event`.
+    """
+
+    _hidden = True
+
+
+class ProtectedEvent(_Protected):
+    """
+    The root of gates: events that a run asks, and obeys.
+
+    Only fields made with `writable()` can be set. Handlers fail closed: the first exception of a before-event
+    stops the rest and reaches the emitter unchanged; of an after-event (`reverse = True`), whose handlers
+    run in exactly the opposite order, all run, then the single error or an ExceptionGroup is raised.
+
+    Args:
+        correlation_id: The run the event belongs to; by default the id of the enclosing `correlation` scope.
+        timestamp: Wall clock, in seconds since the epoch; by default now. Not part of equality.
+    """
+
+    reverse: ClassVar[bool] = False
+    """Set on an after-event: its handlers run in exactly the opposite order."""
+
+    _fails_open = False
+    _returns_event = True
+    _writable: ClassVar[dict[str, bool]] = {}
+
+    correlation_id: str | None = attrs.field(factory=current_correlation_id)
+    timestamp: float = attrs.field(factory=time.time, eq=False)
+
+    __hash__ = None  # type: ignore[assignment]  # what can be written to has no constant hash
+
+    def __init_subclass__(cls, channel: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(channel=channel, **kwargs)
+        cls._writable = {
+            field.name: field.metadata[_STICKY]
+            for field in attrs.fields(cls)  # type: ignore[arg-type]  # made an attrs class just above
+            if _STICKY in field.metadata
+        }
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        sticky = self._writable.get(name)
+        if sticky is None:
+            self._refuse_to("set", name)
+        if sticky and isinstance(value, str) and not value.strip():
+            msg = f"{type(self).__name__}.{name} needs a reason, or True; an empty one says nothing."
+            raise ValueError(msg)
+        value = freeze(value)
+        old = self.__dict__[name]
+        author: Receiver | None = self.__dict__.get("_author")
+        applied = not (sticky and old) and not _is_shadow(author)
+        if applied:
+            self.__dict__[name] = value
+        self._record(author, name, old, value, applied=applied)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse_to("delete", name)
+
+    def _refuse_to(self, verb: str, name: str) -> NoReturn:
+        fields = ", ".join(self._writable) or "none"
+        msg = f"Cannot {verb} {name!r} on {type(self).__name__}: read-only. Writable fields: {fields}."
+        raise AttributeError(msg)
+
+    @property
+    def edits(self) -> tuple[Edit, ...]:
+        """
+        Who wrote what, in order; what was recorded and not applied included.
+        """
+        return tuple(self.__dict__.get("_edits", ()))
+
+    def _record(self, author: Receiver | None, field: str, old: Any, new: Any, *, applied: bool) -> None:
+        edits: list[Edit] = self.__dict__.setdefault("_edits", [])
+        edits.append(Edit(None if author is None else author.name, field, old, new, applied))
+
+    @classmethod
+    def emit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
+        """
+        Build the event, let its handlers judge it on this thread, and return it.
+
+        Async handlers are run on the background loop and waited for.
+
+        Args:
+            *args: None: every argument has a name.
+            **kwargs: The fields, `correlation_id` and `timestamp`; other keys are kept as raw payload.
+
+        Returns:
+            The event, with what its handlers wrote.
+
+        Raises:
+            AsyncGateError: If a handler is async and this is the thread of a running loop: use `aemit` there.
+            EmitLoopError: If the emit is nested too deep to be judged.
+            Exception: What a handler raised.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    async def aemit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # as emit
+        """
+        Build the event, let its handlers judge it on the running loop, awaiting each, and return it.
+
+        Args:
+            *args: None: every argument has a name.
+            **kwargs: As for `emit`.
+
+        Returns:
+            The event, with what its handlers wrote.
+
+        Raises:
+            EmitLoopError: If the emit is nested too deep to be judged.
+            Exception: What a handler raised.
+        """
+        raise NotImplementedError
+
+    def publish(self: G) -> G:
+        """
+        Let the handlers judge this event, which exists already, as `emit` would.
+        """
+        self._deliver()
+        self.__dict__.pop("_author", None)
+        return self
+
+    async def apublish(self: G) -> G:
+        """
+        Let the handlers judge this event, which exists already, as `aemit` would.
+        """
+        await self._adeliver()
+        return self
+
+    @overload
+    @classmethod
+    def subscribe(
+        cls: type[G],
+        fn: Callable[[G], R],
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[G], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Subscription[[G], R]: ...
+    @overload
+    @classmethod
+    def subscribe(
+        cls: type[G],
+        fn: None = None,
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[G], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Callable[[Callable[[G], R]], Subscription[[G], R]]: ...
+    @classmethod
+    def subscribe(
+        cls,
+        fn: Any = None,
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[Any], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Any:
+        """
+        Have a function judge every event of this class and its subclasses; see `Event.subscribe`.
+
+        Args:
+            fn: Takes the event, and may set its writable fields; sync or async. Without it, a decorator.
+            priority: Its place in the order, lower first (last, for an after-event).
+            when: A predicate on the event; what it raises refuses, as what the function raises does.
+            correlation_id: Judge the events of this run only.
+            weak: Let the function be garbage collected, and skip it then.
+
+        Returns:
+            The subscription, to be cancelled; or, without `fn`, a decorator.
+
+        Raises:
+            TypeError: If `fn` does not take exactly the event, or is a generator function.
+        """
+        return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
+
+    def _returned(self, receiver: Receiver, result: object) -> None:
+        if not inspect.isawaitable(result):
+            return
+        if running_loop() is not None:
+            discard(result)
+            name = type(self).__qualname__
+            msg = f"{receiver.name} is async and cannot be waited for here; use `await {name}.aemit(...)`."
+            raise AsyncGateError(msg)
+        scheduler.run(result)
+
+    def _failed(
+        self, receiver: Receiver, error: Exception, errors: list[Exception] | None
+    ) -> list[Exception] | None:
+        if OVERFLOW in trips and error.__class__ is RecursionError and overflowed():
+            raise refusal(self) or error
+        shadow = _is_shadow(receiver)
+        self._record(receiver, RAISED, None, error, applied=not shadow)
+        report_failure(hook=hook_name(receiver), handler=receiver.name, event=self, error=error)
+        if shadow:
+            return errors
+        if not self.reverse:
+            raise error
+        return [*(errors or ()), error]
+
+    def _refused(self, error: Exception) -> NoReturn:
+        raise error
+
+    def _settled(self, trip: Trip | None, errors: list[Exception] | None) -> list[Exception] | None:
+        self.__dict__.pop("_author", None)
+        if trip is not None:
+            trip.report()
+        return errors
+
+
+def _is_shadow(author: Receiver | None) -> bool:
+    return author is not None and author.hook is not None and author.hook.cls.shadow
+
+
+make_root(ProtectedEvent)
