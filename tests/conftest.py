@@ -1,0 +1,33 @@
+"""
+What every test gets: an empty bus, the default settings afterwards, and a check that nothing is left running.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from eventbus import _settings, drain, stats
+from eventbus._settings import Settings, settings
+from eventbus.testing import isolated
+
+PATIENCE = 10.0
+"""Seconds that what a test has scheduled may take to end; a test that needs them all has hung."""
+
+
+@pytest.fixture(autouse=True)
+def empty_bus():
+    """
+    Give each test a bus without hooks or subscriptions, and put settings and hooks back after it.
+    """
+    before = {name: getattr(settings, name) for name in Settings.__slots__}
+    with isolated():
+        yield
+        assert 0 == drain(PATIENCE)
+        assert 0 == stats()["pending"]
+    after = {name: getattr(settings, name) for name in Settings.__slots__}
+    for name, value in before.items():
+        setattr(settings, name, value)
+    changed = frozenset(name for name in before if before[name] is not after[name])
+    if changed:
+        for listener in _settings._listeners:
+            listener(changed)
