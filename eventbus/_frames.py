@@ -31,12 +31,12 @@ def error_name(error: BaseException) -> str:
     return type(error).__name__
 
 
-def error_message(error: BaseException) -> str:
+def error_message(error: object) -> str:
     """
     Give the text of an error.
 
     Args:
-        error: Any error, its `__str__` included in what may fail.
+        error: Any error, or a note of one, its `__str__` included in what may fail.
 
     Returns:
         `str(error)`, or `<unprintable>` if that raises an Exception.

@@ -211,12 +211,31 @@ def format_line(timestamp: float, cid: str | None, text: str) -> str:
         text = text[:_LINE_BYTES]
     if not text.isprintable():
         text = escape(text)
-    line = f"{stamp(timestamp)} {_cid(cid)} {text}"
+    line = f"{stamp(timestamp)} {cid_text(cid)} {text}"
     if len(line) * 4 > _LINE_BYTES:
         encoded = line.encode()
         if len(encoded) > _LINE_BYTES:
             return encoded[: _LINE_BYTES - _ELLIPSIS_BYTES].decode(errors="ignore") + CUT
     return line
+
+
+def cid_text(cid: object) -> str:
+    """
+    Write a correlation id as a line has it.
+
+    Args:
+        cid: The id; anything, though only texts are promised.
+
+    Returns:
+        The id itself, quoted and cut like a value if need be; `--------` for None.
+    """
+    if cid is None:
+        return NO_CID
+    if type(cid) is str and len(cid) <= _VALUE and cid.isalnum():
+        return cid
+    text = cid if type(cid) is str else _spell(plain(cid, limits=_LIMITS).value)
+    text = _cut(text)
+    return text if text and text != NO_CID and _is_bare(text) else _quote(text)
 
 
 def parse_line(text: str) -> ParsedLine:
@@ -339,16 +358,6 @@ def _data(data: object, redact: Redact) -> str:
 
 def _message(text: object, redact: Redact) -> str:
     return escape(_spell(_copy("error", text, redact)))
-
-
-def _cid(cid: object) -> str:
-    if cid is None:
-        return NO_CID
-    if type(cid) is str and len(cid) <= _VALUE and cid.isalnum():
-        return cid
-    text = cid if type(cid) is str else _spell(plain(cid, limits=_LIMITS).value)
-    text = _cut(text)
-    return text if text and text != NO_CID and _is_bare(text) else _quote(text)
 
 
 @lru_cache(maxsize=8)

@@ -4,13 +4,14 @@ EventLogger: the hook that writes one line for nearly every event.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any, Final
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import structlog
 
@@ -19,13 +20,18 @@ from ._counters import counters
 from ._event import Event
 from ._hook import Hook, on
 from ._lines import Line, body, escape
+from ._plain import Limits, plain
 from ._priority import Priority
+from ._redact import default_redact
 from ._report import Notice, listeners
 from ._settings import LEVELS, OUTPUTS, Redact, Unset, on_change, settings
-from ._sinks import Entry, Sink, json_sink, resolve_redact, stderr_sink, stdlib_sink, structlog_sink
-from .catalog import CatalogEvent, HandlerFailedEvent, ToolCallsReceivedEvent
+from ._sinks import Entry, Sink, json_sink, stderr_sink, stdlib_sink, structlog_sink
+from .catalog import CatalogEvent, GateDecisionEvent, HandlerFailedEvent
 
 ENVIRONMENT: Final = "EVENTBUS_LOG"
+
+OWN_LINE: Final = Limits(depth=8, nodes=100, text=4095, total=4095)
+"""How much is taken of a user's own line: as much as a line holds."""
 
 FAILURES_PER_MINUTE: Final = 10
 MINUTE: Final = 60.0
@@ -61,98 +67,95 @@ class EventLogger(Hook):
         Args:
             event: Any event; one without a line is passed over.
         """
-        line: Line | None = None
-        if isinstance(event, CatalogEvent) and type(event).log_line is CatalogEvent.log_line:
+        cls = type(event)
+        level, line = cls.log_level, None
+        if isinstance(event, CatalogEvent) and cls.log_line is CatalogEvent.log_line:
             line = event._line()
-            if isinstance(event, HandlerFailedEvent) and line is not None:
+            if line is not None and cls is HandlerFailedEvent:
                 line = limited(line)
+            elif isinstance(event, GateDecisionEvent):
+                level = event._level()
+                if level not in levels_in_force():
+                    return
             if line is None:
                 return
-            text = body(line, redact())
+            text = body(line, settings.redact or default_redact)
         else:
             own = event.log_line()
             if own is None:
                 return
-            text = escape(str(apply_redact(own)))
-        send(
-            Entry(
-                type(event).log_level,
-                event.timestamp,
-                event.correlation_id,
-                type(event).channel,
-                text,
-                line,
-                extras(event) if line is None or output() != "stderr" else {},
-            )
-        )
+            text = own_text(own)
+        send(Entry(level, event.timestamp, event.correlation_id, text, line, event))
+
+
+def own_text(line: str) -> str:
+    """
+    Return a user's own line redacted, printable and cut.
+    """
+    copy = plain(line, redact=redact(), path=("log_line",), limits=OWN_LINE).value
+    return escape(copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False))
 
 
 def redact() -> Redact:
     """
     Return the redaction in force.
     """
-    return resolve_redact(settings.redact)
+    return settings.redact or default_redact
 
 
-def apply_redact(text: str) -> Any:
+class Failures:
     """
-    Redact a user's own line.
-    """
-    return redact()(("log_line",), text)
+    How many failure lines each handler has had in the last minute, and how many were left out.
 
-
-def extras(event: Event) -> Mapping[str, Any]:
-    """
-    Return what structured outputs add to a line: argument keys of a tool call, the payload of a user's event.
-    """
-    if not isinstance(event, CatalogEvent):
-        return event.payload
-    call = event.get("tool_call")
-    arguments = getattr(call, "input", None)
-    if isinstance(arguments, Mapping) and not isinstance(event, ToolCallsReceivedEvent):
-        return {"arguments": sorted(map(str, arguments))}
-    return {}
-
-
-class _Failures:
-    """
-    How many failure lines each handler has had in this minute, and how many were left out.
+    Args:
+        clock: Gives seconds that only grow.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
-        self._handlers: OrderedDict[str, list[float]] = OrderedDict()
+        self._handlers: OrderedDict[str, Handler] = OrderedDict()
 
     def left_out(self, handler: str) -> int | None:
         """
         Count a failure; return how many lines were left out before it, or None if this one is too.
         """
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
-            row = self._handlers.pop(handler, None)
-            left = 0
-            if row is None or now - row[0] >= MINUTE:
-                left = 0 if row is None else int(row[2])
-                row = [now, 0, 0]
+            row = self._handlers.pop(handler, None) or Handler(deque(), 0)
             self._handlers[handler] = row
             if len(self._handlers) > MAX_LIMITED:
                 self._handlers.popitem(last=False)
-            if row[1] >= FAILURES_PER_MINUTE:
-                row[2] += 1
+            while row.lines and now - row.lines[0] >= MINUTE:
+                row.lines.popleft()
+            if len(row.lines) >= FAILURES_PER_MINUTE:
+                row.left_out += 1
                 return None
-            row[1] += 1
+            row.lines.append(now)
+            left, row.left_out = row.left_out, 0
             return left
 
 
-_failures = _Failures()
+class Handler:
+    """
+    The failure lines of one handler: when they were written, and how many have been left out since.
+    """
+
+    __slots__ = ("left_out", "lines")
+
+    def __init__(self, lines: deque[float], left_out: int) -> None:
+        self.lines = lines
+        self.left_out = left_out
+
+
+failures = Failures()
 
 
 def limited(line: Line) -> Line | None:
     """
     Return a failure line, with the number of those left out before it; None if it is one too many.
     """
-    assert line.subject is not None  # noqa: S101 - a HOOK FAIL line has one
-    left = _failures.left_out(str(line.subject[1]))
+    left = failures.left_out(str(cast("tuple[str, Any]", line.subject)[1]))
     if left is None:
         return None
     return line._replace(fields={**line.fields, "left_out": left}) if left else line
@@ -193,17 +196,18 @@ def sink() -> Sink:
 
 def make_sink() -> Sink:
     """
-    Make the sink that the settings name.
+    Make the sink that the settings name; a logger that was given decides itself between its two kinds.
     """
     kind, logger = output(), settings.logger
     if kind == "json":
         return json_sink(redact)
-    if kind == "stdlib":
-        return stdlib_sink(logger or logging.getLogger("eventbus"), redact)
-    if kind == "structlog" and (logger is not None or structlog.is_configured()):
-        return structlog_sink(logger or structlog.get_logger("eventbus"), redact)
-    # An application that has not configured structlog would get its lines on stdout.
-    return stderr_sink()
+    if kind not in {"stdlib", "structlog"}:
+        return stderr_sink()
+    if logger is None:
+        logger = logging.getLogger("eventbus") if kind == "stdlib" else structlog.get_logger("eventbus")
+    if isinstance(logger, logging.Logger | logging.LoggerAdapter):
+        return stdlib_sink(cast("Any", logger), redact)
+    return structlog_sink(logger, redact)
 
 
 def send(entry: Entry) -> None:
@@ -221,7 +225,7 @@ def _write_notice(notice: Notice) -> None:
     if output() == "off" or notice.level not in levels_in_force() or not _is_live():
         return
     line = Line(notice.words, notice.subject, notice.fields, notice.error)
-    send(Entry(notice.level, notice.timestamp, notice.correlation_id, None, body(line, redact()), line, {}))
+    send(Entry(notice.level, notice.timestamp, notice.correlation_id, body(line, redact()), line, None))
 
 
 def _is_live() -> bool:

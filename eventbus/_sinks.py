@@ -10,18 +10,22 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeAlias, cast
 
 import structlog
 
-from ._lines import Line, error_text, escape, format_line, stamp
+from ._event import Event
+from ._frames import error_message
+from ._lines import Line, cid_text, error_text, escape, format_line, stamp
 from ._plain import CUT, Limits, plain
-from ._redact import default_redact
+from ._redact import MASK, apply
 from ._settings import Redact
+from .catalog import CatalogEvent
 
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
+AnyLogger: TypeAlias = "logging.Logger | logging.LoggerAdapter[Any]"
 
 LEVEL_NUMBERS: Final = {
     "debug": logging.DEBUG,
@@ -31,7 +35,16 @@ LEVEL_NUMBERS: Final = {
 }
 
 JSON_LINE: Final = 4095
+JSON_SHORT: Final = 128
 JSON_LIMITS: Final = Limits(depth=32, nodes=512, text=256, total=2048)
+
+ADDED: Final = ("parent_id", "turn", "model", "attempt", "answered_by", "duration", "span_id")
+"""What structured outputs add of an event of the catalog, where its line does not have it."""
+
+TAKEN: Final = frozenset(
+    {"channel", "cid", "error", "event", "exc_info", "level", "self", "stack_info", "timestamp"}
+)
+"""Keys that mean something to an output; the payload of a user's event gets an underscore after them."""
 
 
 class Entry(NamedTuple):
@@ -42,19 +55,17 @@ class Entry(NamedTuple):
         level: "debug", "info", "warning" or "error".
         timestamp: Seconds since the epoch.
         cid: The correlation id.
-        channel: The channel of the event; None for a notice of the bus itself.
         body: The line without timestamp and id, redacted and printable.
         line: Its parts, where they are known; a user's own `log_line` is text only.
-        payload: What structured outputs add: argument keys, or a user event's payload.
+        event: The event; None for a notice of the bus itself.
     """
 
     level: str
     timestamp: float
     cid: str | None
-    channel: str | None
     body: str
     line: Line | None
-    payload: Mapping[str, Any]
+    event: Event | None
 
 
 class Sink(Protocol):
@@ -62,7 +73,7 @@ class Sink(Protocol):
     Takes entries.
     """
 
-    def __call__(self, entry: Entry) -> object:
+    def __call__(self, entry: Entry, /) -> object:
         """
         Write one; may raise.
         """
@@ -72,39 +83,54 @@ class Stderr:
     """
     The end of structlog's chain for lines on stderr: one write each, nothing buffered.
 
-    What is buffered for a stderr that fails is tried again at exit, and turns the exit status to 120; a direct
-    write fails here and now. A stderr that was replaced (a test's, a notebook's) is written to as it is.
+    What is buffered for a stderr that fails is tried again at exit, and turns the exit status to 120; a
+    direct write fails here and now. A stderr that was replaced (a test's, a notebook's) is written to as it
+    is.
     """
 
     def write(self, line: str) -> None:
         """
         Write one line.
+
+        Raises:
+            OSError: If there is no stderr, or it does not take the line.
+            ValueError: If it is closed.
         """
-        stream = sys.stderr
+        stream: TextIO | None = sys.stderr
         if stream is None:
             msg = "there is no stderr"
             raise OSError(msg)
         text = line + "\n"
-        if stream is not sys.__stderr__:
-            stream.write(text)
-            stream.flush()
+        if stream is not cast("TextIO | None", sys.__stderr__):
+            try:
+                stream.write(text)
+            except UnicodeEncodeError as error:
+                stream.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+            if hasattr(stream, "flush"):
+                stream.flush()
             return
-        data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+        data = text.encode(stream.encoding, "backslashreplace")
         descriptor = stream.fileno()
-        while data:
-            data = data[os.write(descriptor, data) :]
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
 
 
 class LineLogger(structlog.BoundLoggerBase):
     """
     A private structlog logger whose processors make one line of an entry.
+
+    They are given the entry itself, not an event dict, whose assembly would cost as much as the line.
     """
 
-    def write(self, entry: Entry) -> Any:
+    def write(self, entry: Entry) -> None:
         """
         Send one entry through the processors and on to the stream.
         """
-        return self._proxy_to_logger("write", None, entry=entry)
+        line: Any = entry
+        for processor in self._processors:
+            line = processor(self._logger, "write", line)
+        self._logger.write(line)
 
 
 def line_logger(render: Callable[[Entry], str]) -> LineLogger:
@@ -112,37 +138,43 @@ def line_logger(render: Callable[[Entry], str]) -> LineLogger:
     Return a private structlog logger on stderr; the global configuration is neither read nor changed.
     """
 
-    def processor(_logger: Any, _method: str, event_dict: MutableMapping[str, Any]) -> str:
-        return render(event_dict["entry"])
+    def processor(_logger: Any, _method: str, entry: Any) -> str:
+        return render(entry)
 
     return LineLogger(Stderr(), [processor], {})
 
 
 def stderr_sink() -> Sink:
     """
-    Lines on stderr.
+    Return a sink for lines on stderr.
     """
     return line_logger(lambda entry: format_line(entry.timestamp, entry.cid, entry.body)).write
 
 
 def json_sink(redact: Callable[[], Redact]) -> Sink:
     """
-    One JSON object per line on stderr.
+    Return a sink for one JSON object per line on stderr, of 4 KiB at most.
     """
 
     def render(entry: Entry) -> str:
-        record = {
+        record: dict[str, Any] = {
             "event": event_name(entry),
-            "channel": entry.channel,
-            "cid": entry.cid,
+            "channel": channel(entry),
+            "cid": cid(entry),
             "timestamp": stamp(entry.timestamp),
             "level": entry.level,
-            **structured(entry, redact()),
         }
+        own = len(record)
+        record.update(structured(entry, redact()))
         text = _dumps(record)
         if len(text) > JSON_LINE:
             record = {key: _shortened(value) for key, value in record.items()}
             text = _dumps(record)
+        while len(text) > JSON_LINE and len(record) > own:
+            # Half of what can go, so that a thousand keys take ten rounds.
+            kept = own + (len(record) - own) // 2
+            record = dict(list(record.items())[:kept])
+            text = _dumps({**record, CUT: CUT})
         return text
 
     return line_logger(render).write
@@ -150,17 +182,17 @@ def json_sink(redact: Callable[[], Redact]) -> Sink:
 
 def _dumps(record: Mapping[str, Any]) -> str:
     # ASCII but for DEL, which JSON lets stand.
-    return json.dumps(record, default=str).replace("\x7f", "\\u007f")
+    return json.dumps(record).replace("\x7f", "\\u007f")
 
 
 def _shortened(value: Any) -> Any:
     text = value if isinstance(value, str) else _dumps({"": value})[5:-1]
-    return value if len(text) <= 128 else text[:127] + CUT
+    return value if len(text) <= JSON_SHORT else text[: JSON_SHORT - 1] + CUT
 
 
-def stdlib_sink(logger: logging.Logger | logging.LoggerAdapter[Any], redact: Callable[[], Redact]) -> Sink:
+def stdlib_sink(logger: AnyLogger, redact: Callable[[], Redact]) -> Sink:
     """
-    Records of a stdlib logger: the message is the body, `cid` and one `eventbus` dict are extras.
+    Return a sink for records of a stdlib logger: body as message, `cid` and one `eventbus` dict as extras.
     """
 
     def write(entry: Entry) -> None:
@@ -169,32 +201,43 @@ def stdlib_sink(logger: logging.Logger | logging.LoggerAdapter[Any], redact: Cal
             return
         facts = {
             "event": event_name(entry),
-            "channel": entry.channel,
-            "cid": entry.cid,
+            "channel": channel(entry),
+            "cid": cid(entry),
             "timestamp": entry.timestamp,
+            "level": entry.level,
             **structured(entry, redact()),
         }
+        extra = {"cid": cid_text(entry.cid), "eventbus": facts}
+        message, target, options = entry.body, logger, dict[str, Any]()
+        while isinstance(target, logging.LoggerAdapter):
+            # Its own extras would take the place of these: they are put together here instead.
+            message, changed = target.process(message, options)
+            options, target = dict(changed), target.logger
+        options["extra"] = {**(options.get("extra") or {}), **extra}
         error = None if entry.line is None else entry.line.error
-        logger.log(
-            level,
-            "%s",
-            entry.body,
-            extra={"cid": entry.cid or "--------", "eventbus": facts},
-            exc_info=exc_info(error, redact()) if isinstance(error, BaseException) else None,
-        )
+        if isinstance(error, BaseException):
+            options["exc_info"] = exc_info(error, redact())
+        target.log(level, "%s", message, **options)
 
     return write
 
 
 def structlog_sink(logger: Any, redact: Callable[[], Redact]) -> Sink:
     """
-    The application's own structlog logger: an event and key-values.
+    Return a sink for the application's own structlog logger: an event and key-values.
+
+    While structlog is not configured, a logger that leaves everything to its configuration would print to
+    stdout; until it is, lines go to stderr.
     """
+    unconfigured = stderr_sink()
+    on_its_own = getattr(logger, "_logger", logger) is not None
 
     def write(entry: Entry) -> None:
-        facts = {"cid": entry.cid, "channel": entry.channel, **structured(entry, redact())}
-        facts.pop("event", None)
-        getattr(logger, entry.level)(event_name(entry), **facts)
+        if on_its_own or structlog.is_configured():
+            facts = {"cid": cid(entry), "channel": channel(entry), **structured(entry, redact())}
+            getattr(logger, entry.level)(event_name(entry), **facts)
+        else:
+            unconfigured(entry)
 
     return write
 
@@ -206,60 +249,107 @@ def event_name(entry: Entry) -> str:
     return entry.body if entry.line is None else " ".join(entry.line.words)
 
 
+def channel(entry: Entry) -> str | None:
+    """
+    Return the channel of the entry's event; None for a notice.
+    """
+    return None if entry.event is None else type(entry.event).channel
+
+
+def cid(entry: Entry) -> str | None:
+    """
+    Return the entry's correlation id, printable and cut; None if it has none.
+    """
+    return None if entry.cid is None else cid_text(entry.cid)
+
+
 def structured(entry: Entry, redact: Redact) -> dict[str, Any]:
     """
     Return the values of an entry by name, redacted and within bounds.
     """
+    safe: dict[str, Any] = {}
+    line = entry.line
     values: dict[str, Any] = {}
-    if entry.line is not None:
-        if entry.line.subject is not None:
-            name, subject = entry.line.subject
-            values[name] = subject
-        values.update((key, value) for key, value in entry.line.fields.items() if value is not None)
-    values.update(entry.payload)
-    safe = {
-        key: _printable(plain(value, redact=redact, path=(key,), limits=JSON_LIMITS).value)
-        for key, value in values.items()
-    }
-    if entry.line is not None and entry.line.error is not None:
-        safe["error"] = error_text(entry.line.error, redact)
+    if line is not None:
+        if line.subject is not None:
+            values[line.subject[0]] = line.subject[1]
+        values.update(line.fields)
+    if entry.event is not None:
+        for key, value in extras(entry.event).items():
+            values.setdefault(key, value)
+    for key, value in values.items():
+        if value is not None:
+            copy = plain(value, redact=redact, path=(key,), limits=JSON_LIMITS).value
+            safe[escape(key)] = escape(copy) if isinstance(copy, str) else copy
+    if line is not None and line.error is not None:
+        safe["error"] = error_text(line.error, redact)
     return safe
 
 
-def _printable(value: Any) -> Any:
-    return escape(value) if isinstance(value, str) else value
+def extras(event: Event) -> Mapping[str, Any]:
+    """
+    Return what structured outputs add to a line.
+
+    Of the catalog's events, that is numbers and ids, and the argument keys of a tool call; of a user's event
+    its payload.
+    """
+    payload = event.payload
+    if not isinstance(event, CatalogEvent):
+        return {key + "_" if key in TAKEN else key: value for key, value in payload.items()}
+    added = {key: payload.get(key) for key in ADDED}
+    try:
+        arguments = payload["tool_call"].input
+        if isinstance(arguments, Mapping):
+            added["arguments"] = list(cast("Any", arguments))
+    except Exception:
+        # There is no call, or it is one of a kind that has no such thing.
+        return added
+    return added
 
 
 def exc_info(error: BaseException, redact: Redact) -> ExcInfo:
     """
-    Return what `logging` makes a traceback of; with a masked stand-in where the error's texts hold a secret.
+    Return what `logging` makes a traceback of; with masked stand-ins where the errors' texts hold a secret.
+
+    What the traceback shows of the source is code, and is left alone.
     """
-    chain: list[BaseException] = []
-    one: BaseException | None = error
-    while one is not None and one not in chain:
-        chain.append(one)
-        one = one.__cause__ or one.__context__
-    if all(_masked(link, redact) == _text(link) for link in chain):
+    errors: dict[int, BaseException] = {}
+    waiting: list[object] = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, BaseException) and id(one) not in errors:
+            errors[id(one)] = one
+            waiting += [one.__cause__, one.__context__]
+            if isinstance(one, BaseExceptionGroup):
+                waiting += cast("Any", one).exceptions
+    texts = {key: _texts(one) for key, one in errors.items()}
+    masked = {key: [_masked(text, redact) for text in own] for key, own in texts.items()}
+    if masked == texts:
         return (type(error), error, error.__traceback__)
+    stand_ins = {key: _stand_in(one, masked[key]) for key, one in errors.items()}
+    for key, one in errors.items():
+        stand_in = stand_ins[key]
+        stand_in.__cause__ = stand_ins.get(id(one.__cause__))
+        stand_in.__context__ = stand_ins.get(id(one.__context__))
+        stand_in.__suppress_context__ = one.__suppress_context__
+    mine = stand_ins[id(error)]
+    return (type(mine), mine, error.__traceback__)
+
+
+def _texts(error: BaseException) -> list[str]:
+    notes: Any = getattr(error, "__notes__", None)
+    return [error_message(error), *map(error_message, cast("Any", notes) if isinstance(notes, list) else ())]
+
+
+def _masked(text: str, redact: Redact) -> str:
+    answer = apply(redact, ("error",), text)
+    return answer if isinstance(answer, str) else MASK
+
+
+def _stand_in(error: BaseException, texts: list[str]) -> Exception:
+    # Of a group the members are left out, whose texts it would show.
     kind = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
-    stand_in: Exception = kind(_masked(error, redact))
-    return (kind, stand_in, error.__traceback__)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return ""
-
-
-def _masked(error: BaseException, redact: Redact) -> str:
-    value = redact(("error",), _text(error))
-    return value if isinstance(value, str) else str(value)
-
-
-def resolve_redact(redact: Redact | None) -> Redact:
-    """
-    Return the redaction in force.
-    """
-    return default_redact if redact is None else redact
+    stand_in: Exception = kind(texts[0]).with_traceback(error.__traceback__)
+    for note in texts[1:]:
+        stand_in.add_note(note)
+    return stand_in

@@ -8,11 +8,13 @@ monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from itertools import islice
+from typing import Any, ClassVar, Final, cast
 
 import attrs
 
 from ._event import Event
+from ._frames import UNPRINTABLE
 from ._lines import Line, body
 from ._redact import default_redact
 from ._report import listeners
@@ -48,6 +50,11 @@ __all__ = [
     "TurnStartedEvent",
 ]
 
+_ACTIONS: Final = ("edit", "answer", "deny", "retry", "warn", "error")
+
+# A line has room for fewer.
+_SHOWN_CALLS: Final = 256
+
 
 def as_agent(agent: Any) -> Any:
     """
@@ -56,8 +63,22 @@ def as_agent(agent: Any) -> Any:
     return Agent(agent) if agent.__class__ is str else agent
 
 
-def _agent_name(agent: Any) -> Any:
-    return getattr(agent, "name", agent)
+def _read(value: Any, name: str, default: Any = None) -> Any:
+    # Objects that stand in for ours may do anything when they are asked, and the line is to be written.
+    try:
+        return getattr(value, name, default)
+    except Exception:
+        return UNPRINTABLE
+
+
+def _names(calls: Any) -> Any:
+    # An iterator would be used up by looking at it.
+    if not isinstance(calls, Sequence) or isinstance(calls, str | bytes):
+        return calls
+    try:
+        return [_read(call, "name", call) for call in islice(cast("Any", calls), _SHOWN_CALLS)]
+    except Exception:
+        return UNPRINTABLE
 
 
 class CatalogEvent(Event):
@@ -82,10 +103,10 @@ class CatalogEvent(Event):
 
 
 class _AgentEvent(CatalogEvent):
-    agent: Any = attrs.field(default=None, converter=as_agent)
+    agent: Any = attrs.field(default=None, converter=as_agent)  # pyright: ignore[reportUnknownVariableType]  # Any
 
     def _fields(self, **fields: Any) -> dict[str, Any]:
-        return {"agent": _agent_name(self.agent), **fields}
+        return {"agent": _read(self.agent, "name", self.agent), **fields}
 
 
 class InferenceStartedEvent(_AgentEvent, channel="eventbus.inference.started"):
@@ -166,8 +187,8 @@ class InferenceMaxTurnsReachedEvent(_AgentEvent, channel="eventbus.inference.max
     span_id: str | None = None
 
     def _line(self) -> Line:
-        pending = [call.name for call in self.tool_calls or ()]
-        return Line(("MAX", "TURNS"), None, {"turn": self.turn, "pending": pending}, None)
+        fields = {"turn": self.turn, "pending": _names(self.tool_calls)}
+        return Line(("MAX", "TURNS"), None, fields, None)
 
 
 class InferenceDeniedEvent(_AgentEvent, channel="eventbus.inference.denied"):
@@ -273,7 +294,8 @@ class ToolCallsReceivedEvent(_AgentEvent, channel="eventbus.tool_calls.received"
     tool_calls: Sequence[ToolCallLike] | None = None
 
     def _line(self) -> Line:
-        return Line(("TOOLS", "RECV"), ("tools", [call.name for call in self.tool_calls or ()]), {}, None)
+        names: Any = [] if self.tool_calls is None else _names(self.tool_calls)
+        return Line(("TOOLS", "RECV"), ("tools", names), {}, None)
 
 
 class _ToolCallEvent(_AgentEvent):
@@ -281,7 +303,8 @@ class _ToolCallEvent(_AgentEvent):
 
     def _tool_line(self, verb: str, error: BaseException | None = None, **fields: Any) -> Line:
         call = self.tool_call
-        return Line(("TOOL", verb), ("tool", call.name), {"id": call.id, **fields}, error)
+        subject = ("tool", _read(call, "name", call))
+        return Line(("TOOL", verb), subject, {"id": _read(call, "id"), **fields}, error)
 
 
 class ToolCallStartedEvent(_ToolCallEvent, channel="eventbus.tool_call.started"):
@@ -308,7 +331,7 @@ class ToolCallCompletedEvent(_ToolCallEvent, channel="eventbus.tool_call.complet
     def _line(self) -> Line:
         if not settings.log_data or self.result is None:
             return self._tool_line("OK")
-        return self._tool_line("OK", data=getattr(self.result, "data", self.result))
+        return self._tool_line("OK", data=_read(self.result, "data", self.result))
 
 
 class ToolCallFailedEvent(_ToolCallEvent, channel="eventbus.tool_call.failed"):
@@ -356,26 +379,38 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
     applied: bool | None = None
     tool_call: ToolCallLike | None = None
 
-    log_level: ClassVar[str] = "info"
+    # The highest that one may have; see `_level`.
+    log_level: ClassVar[str] = "error"
+
+    def _level(self) -> str:
+        """
+        Return the level of this one's line.
+        """
+        return {"DENY": "warning", "ERROR": "error"}.get(self._verb(), "info")
+
+    def _verb(self) -> str:
+        action: object = self.action
+        return action.upper() if isinstance(action, str) and action in _ACTIONS else "EDIT"
 
     def _line(self) -> Line:
         call = self.tool_call
-        subject = _subject_of_gate(self.gate) if call is None else call.name
+        verb = self._verb()
         fields = {
-            "id": None if call is None else call.id,
+            "id": _read(call, "id"),
             "by": self.by,
-            "field": self.field if self.action == "edit" else None,
+            "field": self.field if verb == "EDIT" else None,
             "reason": self.reason,
             "applied": False if self.applied is False else None,
         }
-        return Line(("GATE", (self.action or "edit").upper()), ("subject", subject), fields, None)
+        subject = _subject_of_gate(self.gate) if call is None else _read(call, "name", call)
+        return Line(("GATE", verb), ("subject", subject), fields, None)
 
 
-def _subject_of_gate(gate: str | None) -> str:
-    name = gate or ""
-    return (
-        "model" if "Model" in name else "run" if "Invocation" in name else "tool" if "Tool" in name else name
-    )
+def _subject_of_gate(gate: Any) -> Any:
+    for part, subject in (("Model", "model"), ("Invocation", "run"), ("Tool", "tool")):
+        if isinstance(gate, str) and part in gate:
+            return subject
+    return gate
 
 
 class _StepEvent(CatalogEvent):
@@ -385,7 +420,7 @@ class _StepEvent(CatalogEvent):
     span_id: str | None = None
 
     def _step_line(self, verb: str) -> Line:
-        return Line(("STEP", verb), ("step", self.name or "step"), {}, self.error)
+        return Line(("STEP", verb), ("step", self.name), {}, self.error)
 
 
 class StepStartedEvent(_StepEvent, channel="eventbus.step.started"):
@@ -428,7 +463,7 @@ class ContextCompactedEvent(CatalogEvent, channel="eventbus.context.compacted"):
 
     log_level = "debug"
 
-    agent: Any = attrs.field(default=None, converter=as_agent)
+    agent: Any = attrs.field(default=None, converter=as_agent)  # pyright: ignore[reportUnknownVariableType]  # Any
     strategy: str | None = None
     before: Any = None
     after: Any = None
@@ -440,7 +475,7 @@ class ContextCompactedEvent(CatalogEvent, channel="eventbus.context.compacted"):
             for key, value in (("before", self.before), ("after", self.after))
             if isinstance(value, int)
         }
-        fields = {"agent": _agent_name(self.agent), "strategy": self.strategy, **numbers}
+        fields = {"agent": _read(self.agent, "name", self.agent), "strategy": self.strategy, **numbers}
         return Line(("CONTEXT", "COMPACTED"), None, fields, None)
 
 
@@ -449,7 +484,7 @@ class _LoopRunEvent(CatalogEvent):
     agent_name: str | None = None
 
     def _loop_line(self, verb: str, error: BaseException | None = None) -> Line:
-        return Line(("LOOP", verb), ("loop", self.name or "loop"), {"agent": self.agent_name}, error)
+        return Line(("LOOP", verb), ("loop", self.name), {"agent": self.agent_name}, error)
 
 
 class LoopRunEnqueuedEvent(_LoopRunEvent, channel="eventbus.loop_run.enqueued"):
@@ -517,8 +552,8 @@ class HandlerFailedEvent(CatalogEvent, channel="eventbus.handler.failed"):
     error: BaseException | None = None
 
     def _line(self) -> Line:
-        subject = ("hook", self.handler or "handler")
-        return Line(("HOOK", "FAIL"), subject, {"on": type(self.event).__name__}, self.error)
+        what = None if self.event is None else type(self.event).__name__
+        return Line(("HOOK", "FAIL"), ("hook", self.handler), {"on": what}, self.error)
 
 
 def _announce_failure(*, hook: str | None, handler: str, event: Any, error: BaseException) -> None:
