@@ -34,8 +34,8 @@ trips: dict[Any, Any] = {}
 """
 What is wrong just now; empty almost always, and the only thing that a plain emit looks at.
 
-Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there may
-be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
+Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there
+may be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
 """
 
 loop_codes: set[CodeType] = set()
@@ -174,6 +174,8 @@ def settle(frame: FrameType) -> Trip | None:
     """
     Return the trip of which `frame` is the outermost emit, now that this emit returns.
     """
+    if OVERFLOW in trips:
+        overflowed()
     ident = threading.get_ident()
     trip: Trip | None = trips.get(ident)
     if trip is None or trip.root is not frame:
