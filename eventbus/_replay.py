@@ -130,7 +130,7 @@ class Summary:
         self.tools: dict[str, ToolCount] = {}
         self.failed_handlers: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._started = 0.0
+        self._started: float | None = None
         self._stopped: float | None = None
         self._subscription: Subscription[[Event], None] | None = None
 
@@ -180,6 +180,8 @@ class Summary:
         """
         How long it has counted.
         """
+        if self._started is None:
+            return 0.0
         return (time.monotonic() if self._stopped is None else self._stopped) - self._started
 
     @property

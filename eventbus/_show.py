@@ -1,0 +1,270 @@
+"""
+What the commands print: plain columns through a pipe, tables on a terminal, JSON where it is asked for.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ._lines import escape
+from ._plain import CUT
+
+Row: TypeAlias = Sequence[str]
+
+_NAME: Final = 40
+_PLACE: Final = 36
+
+
+class Counts(NamedTuple):
+    """
+    Names and their numbers.
+
+    Attributes:
+        headings: One of the name, then one of each number.
+        rows: A name and its numbers, each.
+    """
+
+    headings: Row
+    rows: Sequence[tuple[str, Sequence[int]]]
+
+
+def is_terminal(stream: Any) -> bool:
+    """
+    Tell whether a stream is a terminal; None, which Python has for a closed one, is none.
+    """
+    # Not rich's own opinion, which FORCE_COLOR changes: through a pipe the output is plain.
+    return stream is not None and stream.isatty()
+
+
+def show_json(value: object) -> None:
+    """
+    Print a value as JSON.
+    """
+    _write(json.dumps(value, indent=2))
+
+
+def show_columns(rows: Sequence[Row], numbers: int = 0) -> None:
+    """
+    Print rows as plain text, one a line.
+
+    Args:
+        rows: The cells, headings first.
+        numbers: How many of the last columns are flush right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if index >= len(row) - numbers else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        _write("  ".join(cells).rstrip())
+
+
+def show_counts(facts: Mapping[str, float], tables: Sequence[Counts]) -> None:
+    """
+    Print single numbers by name, then tables of numbers; a table without rows is left out.
+    """
+    tables = [table for table in tables if table.rows]
+    if is_terminal(sys.stdout):
+        _draw(_facts(facts), *map(_counts, tables))
+        return
+    show_columns([(name, _number(number)) for name, number in facts.items()], 1)
+    for headings, rows in tables:
+        _write("")
+        cells = [(_name(name), *map(_number, numbers)) for name, numbers in rows]
+        show_columns([headings, *cells], len(headings) - 1)
+
+
+def _facts(facts: Mapping[str, float]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(justify="right")
+    for name, number in facts.items():
+        grid.add_row(Text(name), Text(_number(number, ","), "bold"))
+    return grid
+
+
+def _counts(counts: Counts) -> Table:
+    table = _table()
+    table.add_column(counts.headings[0], no_wrap=True, min_width=30)
+    for heading in counts.headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, numbers in counts.rows:
+        table.add_row(Text(_name(name)), *(Text(_number(number, ",")) for number in numbers))
+    return table
+
+
+def _number(number: float, comma: str = "") -> str:
+    return f"{number:{comma}.2f}" if isinstance(number, float) else f"{number:{comma}}"
+
+
+def _name(name: str) -> str:
+    name = escape(name)
+    return name if len(name) <= _NAME else name[: _NAME - 1] + CUT
+
+
+def show_events(rows: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Print the rows of `eventbus events`.
+    """
+    if is_terminal(sys.stdout):
+        events = _event_table("Event", [row for row in rows if row["kind"] == "event"])
+        gates = _event_table("Gate", [row for row in rows if row["kind"] == "gate"])
+        notes = "All have correlation_id, timestamp and run too. * writable, ! latches once set."
+        _draw(events, gates, Text(notes, "dim"))
+        return
+    show_columns(
+        [
+            ("event", "channel", "ends_run", "level", "line", "readers"),
+            *(
+                (
+                    row["event"],
+                    row["channel"],
+                    "yes" if row["ends_run"] else "no",
+                    row["level"] or "-",
+                    row["line"] or "-",
+                    ",".join(_marked(row)),
+                )
+                for row in rows
+            ),
+        ]
+    )
+
+
+def _event_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table()
+    table.add_column(f"{title}\nchannel: eventbus. +", no_wrap=True, width=29)
+    table.add_column("Readers", ratio=1)
+    table.add_column("Line\nlevel" if title == "Event" else "", no_wrap=True, width=18)
+    for row in rows:
+        level = ", ".join(
+            filter(
+                None, ("" if row["level"] is None else row["level"], "ends run" if row["ends_run"] else "")
+            )
+        )
+        table.add_row(
+            Text.assemble((row["event"], "bold"), "\n", (row["channel"].removeprefix("eventbus."), "dim")),
+            Text(", ".join(_marked(row))),
+            Text.assemble(row["line"] or "", "\n", (level, "dim")),
+        )
+    return table
+
+
+def _marked(row: Mapping[str, Any]) -> list[str]:
+    return [
+        name + ("*" if name in row["writable"] else "") + ("!" if name in row["sticky"] else "")
+        for name in row["readers"]
+    ]
+
+
+def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Print the rows of `eventbus hooks`.
+    """
+    if is_terminal(sys.stdout):
+        _draw(_hook_table(rows))
+        return
+    show_columns(
+        [
+            ("hook", "state", "priority", "events", "defined"),
+            *(
+                (
+                    row["hook"],
+                    row["state"],
+                    str(row["priority"]),
+                    ",".join(row["events"]) or "-",
+                    _place(row),
+                )
+                for row in rows
+            ),
+        ]
+    )
+
+
+def _hook_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table()
+    table.add_column("Hook\ndefined", no_wrap=True)
+    table.add_column("State", no_wrap=True)
+    table.add_column("Priority", justify="right", no_wrap=True)
+    table.add_column("Events", no_wrap=True)
+    for row in rows:
+        place = _place(row).removeprefix(os.getcwd() + os.sep)
+        if len(place) > _PLACE:
+            place = CUT + place[-_PLACE + 1 :]
+        table.add_row(
+            Text.assemble((_name(row["hook"]), "bold"), "\n", (place, "dim")),
+            Text(row["state"], "green" if row["state"] == "live" else "yellow"),
+            Text(str(row["priority"])),
+            Text("\n".join(row["events"])),
+        )
+    return table
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    return "-" if row["file"] is None else f"{row['file']}:{row['line']}"
+
+
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+
+
+def _draw(*things: object) -> None:
+    console = Console(file=sys.stdout, force_terminal=True, highlight=False)
+    for thing in things:
+        console.print(thing)
+
+
+def _write(line: str) -> None:
+    # click's, because it leaves a closed stdout alone, and flushes: a broken pipe is met here, not at exit.
+    click.echo(line)
+
+
+@contextmanager
+def progress(stream: io.BufferedReader, runs: Callable[[], int]) -> Generator[Callable[[], None]]:
+    """
+    Show on stderr how much of a stream has been read, if stderr is a terminal; it is gone afterwards.
+
+    What is written to stderr meanwhile appears above the bar, as it is.
+
+    Args:
+        stream: What is read; of something else than a file nobody knows how much is to come.
+        runs: Asked how many runs were replayed.
+
+    Yields:
+        A function to call when something was read.
+    """
+    if not is_terminal(sys.stderr):
+        yield lambda: None
+        return
+    about = os.fstat(stream.fileno())
+    size = about.st_size if stat.S_ISREG(about.st_mode) else None
+    columns = (
+        TextColumn("replaying"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[runs]} runs"),
+        TimeElapsedColumn(),
+    )
+    # With soft wrap, rich leaves the lines that it moves above the bar as they are.
+    console = Console(stderr=True, force_terminal=True, soft_wrap=True)
+    with Progress(*columns, console=console, transient=True, redirect_stdout=is_terminal(sys.stdout)) as bar:
+        task = bar.add_task("", total=size, runs=0)
+
+        def advance() -> None:
+            bar.update(task, completed=None if size is None else stream.raw.tell(), runs=runs())
+
+        yield advance

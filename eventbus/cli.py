@@ -1,0 +1,231 @@
+"""
+The command line: `eventbus events`, `hooks` and `replay`; needs the extra `cli`.
+
+Results go to stdout; log lines, progress and complaints go to stderr.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+try:
+    import click
+
+    from ._show import Counts, progress, show_counts, show_events, show_hooks, show_json
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] not in {"click", "rich"}:
+        raise
+    _msg = "the command line needs click and rich; install them with: pip install 'eventbus[cli]'"
+    raise ImportError(_msg, name="eventbus.cli") from error
+
+from . import catalog, gates
+from ._context import replaying
+from ._emitter import payload_fields
+from ._event import Event, EventRoot
+from ._hook import hooks
+from ._lines import escape
+from ._load import LoadError, load
+from ._records import Problem, read_records
+from ._replay import Summary, replay_record
+from ._scheduler import drain
+from ._settings import configure
+from .values import ToolCall
+
+__all__ = ["cli"]
+
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C: 128 and the number of SIGINT."""
+
+
+class _Unusable(click.ClickException):
+    """
+    What a command was given cannot be used.
+    """
+
+    exit_code = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """
+    Show what the event bus knows, and send recorded runs through it.
+    """
+    # Names come from whoever made the file; not every encoding has their characters.
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--hooks",
+    "modules",
+    multiple=True,
+    metavar="MODULE_OR_FILE",
+    help="Import this first: a dotted module or package, or a .py file. May be repeated.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N runs.")
+@click.option("--quiet", "-q", is_flag=True, help="Write no lines, only the summary.")
+@click.pass_context
+def replay(ctx: click.Context, file: str, modules: Sequence[str], limit: int | None, quiet: bool) -> None:
+    """
+    Send the recorded runs of FILE through the bus.
+
+    FILE has one JSON object per line, gzipped or not, with `id`, `agent`, `model` and `messages` as in
+    OpenAI's chat format; - reads stdin. The exit status is 1 if a line could not be replayed.
+    """
+    summary = Summary()
+    problems = replayed = 0
+    interrupted = False
+    try:
+        with replaying():
+            _load("--hooks", modules)
+        if quiet:
+            configure(log="off")
+        with _open(file) as stream, progress(stream, lambda: summary.runs) as advance, summary:
+            for found in read_records(stream):
+                if isinstance(found, Problem):
+                    problems += 1
+                    _complain(f"{'<stdin>' if file == '-' else file}:{found.line}: {found.reason}")
+                else:
+                    replay_record(found)
+                    replayed += 1
+                advance()
+                if replayed == limit:
+                    break
+            drain()
+    except KeyboardInterrupt:
+        interrupted = True
+        _complain("Interrupted; this is what was replayed so far.")
+    _show_summary(summary, problems)
+    ctx.exit(INTERRUPTED if interrupted else 1 if problems else 0)
+
+
+def _show_summary(summary: Summary, problems: int) -> None:
+    order = {cls: place for place, cls in enumerate(_catalog())}
+    by_type = sorted(summary.events.items(), key=lambda item: order.get(item[0], len(order)))
+    by_calls = sorted(summary.tools.items(), key=lambda item: (-item[1].calls, item[0]))
+    show_counts(
+        {
+            "runs": summary.runs,
+            "lines not replayed": problems,
+            "events": summary.total,
+            "seconds": summary.seconds,
+            "events per second": round(summary.rate),
+        },
+        [
+            Counts(("event", "count"), [(cls.__name__, [count]) for cls, count in by_type]),
+            Counts(
+                ("tool", "calls", "failed"), [(name, [tool.calls, tool.failed]) for name, tool in by_calls]
+            ),
+            Counts(
+                ("handler that raised", "times"),
+                [(name, [count]) for name, count in summary.failed_handlers.most_common()],
+            ),
+        ],
+    )
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def events(as_json: bool) -> None:
+    """
+    List the events of the catalog: channel, readers, and the line that each has in the log.
+    """
+    (show_json if as_json else show_events)([_event_row(cls) for cls in _catalog()])
+
+
+@cli.command("hooks")
+@click.argument("module", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Write JSON.")
+def list_hooks(module: str | None, as_json: bool) -> None:
+    """
+    List the hooks that are registered, in the order of delivery.
+
+    MODULE is imported first: a dotted module, a package with all its modules, or a .py file.
+    """
+    _load("MODULE", [] if module is None else [module])
+    rows = [
+        {
+            "hook": row.name,
+            "module": row.cls.__module__,
+            "state": row.state,
+            "priority": row.priority,
+            "events": [event.__name__ for event in row.events],
+            "file": row.file,
+            "line": row.line,
+        }
+        for row in hooks()
+    ]
+    (show_json if as_json else show_hooks)(rows)
+
+
+def _load(parameter: str, modules: Iterable[str]) -> None:
+    # As `python -m` has it: an application's own modules are found where the command is given.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for module in modules:
+        try:
+            load(module)
+        except LoadError as error:
+            msg = f"{parameter} {error}"
+            raise _Unusable(msg) from error
+
+
+@contextmanager
+def _open(file: str) -> Generator[io.BufferedReader]:
+    try:
+        stream = open(0, "rb", closefd=False) if file == "-" else open(file, "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        msg = f"{file} cannot be opened: {error.strerror}"
+        raise _Unusable(msg) from error
+    with stream:
+        yield stream
+
+
+def _complain(text: str) -> None:
+    click.echo(escape(text), err=True)
+
+
+def _catalog() -> list[type[EventRoot]]:
+    # In the order of their definition, which is that of a run; `__all__` is sorted by name.
+    return [
+        cls
+        for module in (catalog, gates)
+        for name, cls in cast("Mapping[str, Any]", vars(module)).items()
+        if name in module.__all__
+    ]
+
+
+def _event_row(cls: type[EventRoot]) -> dict[str, Any]:
+    readers = [field.name for field in payload_fields(cls) if field.name != "run"]
+    writable: Mapping[str, bool] = getattr(cls, "_writable", {})
+    words = _line_words(cls, readers)
+    return {
+        "event": cls.__name__,
+        "kind": "event" if issubclass(cls, Event) else "gate",
+        "channel": cls.channel,
+        "readers": readers,
+        "writable": list(writable),
+        "sticky": [name for name, sticky in writable.items() if sticky],
+        "ends_run": cls.ends_run,
+        "line": words,
+        "level": None if words is None else cls.log_level,
+    }
+
+
+def _line_words(cls: type[EventRoot], readers: Sequence[str]) -> str | None:
+    if not issubclass(cls, catalog.CatalogEvent) or cls.log_line is Event.log_line:
+        return None
+    required = {"tool_call": ToolCall("call_0", "lookup_order")} if "tool_call" in readers else {}
+    line = cls(**required)._line()  # type: ignore[arg-type]  # the constructor of a class known only by its base
+    if line is None:
+        return None
+    # The words are those of all events of the class, but for a gate's decision, which says which.
+    return f"{line.words[0]} ..." if "action" in readers else " ".join(line.words)
