@@ -543,7 +543,11 @@ def _entries_above(cls: type) -> list[HookEntry]:
 def _put(cls: type[Hook], key: Hashable, handlers: list[Handler], place: Place | None) -> None:
     entry = _registry.state.hooks.get(key)
     if entry is None:
+        below = [
+            other for other in _registry.state.hooks.values() if other.live and issubclass(other.cls, cls)
+        ]
         entry = _registry.state.hooks[key] = HookEntry(key, cls, next_order())
+        entry.live_below = len(below)
     else:
         entry.wanted = False
         _settle(entry)
