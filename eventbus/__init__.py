@@ -13,20 +13,28 @@ from ._context import (
 from ._counters import stats
 from ._discover import discover
 from ._errors import (
+    AsyncGateError,
     DiscoveryError,
     EmitLoopError,
     EventbusError,
     HandlerLockTimeoutError,
     LoopClosedError,
+    ModelCallRefused,
     PendingLimitError,
+    RefusedError,
+    RunEndedError,
+    RunRefused,
+    ToolCallRefused,
     UnknownChannelError,
 )
 from ._event import Event
+from ._gate import Edit, ProtectedEvent, writable
 from ._hook import Hook, HookInfo, hooks, on
 from ._lines import ParsedLine, parse_line
 from ._logger import EventLogger
 from ._priority import Priority
 from ._redact import default_redact
+from ._run import AsyncRun, Run
 from ._scheduler import adrain, drain
 from ._settings import configure
 from ._subscribe import Subscription
@@ -58,12 +66,31 @@ from .catalog import (
     TurnCompletedEvent,
     TurnStartedEvent,
 )
+from .gates import (
+    AfterInvocationEvent,
+    AfterModelCallEvent,
+    AfterToolCallEvent,
+    ApproveToolCallEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+    BeforeToolCallEvent,
+)
 from .values import Agent, Message, ModelResponse, RunInfo, ToolCall, ToolResult
 
 __all__ = [
+    "AfterInvocationEvent",
+    "AfterModelCallEvent",
+    "AfterToolCallEvent",
     "Agent",
+    "ApproveToolCallEvent",
+    "AsyncGateError",
+    "AsyncRun",
+    "BeforeInvocationEvent",
+    "BeforeModelCallEvent",
+    "BeforeToolCallEvent",
     "ContextCompactedEvent",
     "DiscoveryError",
+    "Edit",
     "EmitLoopError",
     "Event",
     "EventLogger",
@@ -87,12 +114,18 @@ __all__ = [
     "LoopRunStartedEvent",
     "Message",
     "ModelCallFailedEvent",
+    "ModelCallRefused",
     "ModelCallStartedEvent",
     "ModelResponse",
     "ParsedLine",
     "PendingLimitError",
     "Priority",
+    "ProtectedEvent",
+    "RefusedError",
+    "Run",
+    "RunEndedError",
     "RunInfo",
+    "RunRefused",
     "StepCompletedEvent",
     "StepFailedEvent",
     "StepStartedEvent",
@@ -101,6 +134,7 @@ __all__ = [
     "ToolCallCompletedEvent",
     "ToolCallDeniedEvent",
     "ToolCallFailedEvent",
+    "ToolCallRefused",
     "ToolCallStartedEvent",
     "ToolCallsReceivedEvent",
     "ToolResult",
@@ -122,4 +156,5 @@ __all__ = [
     "on",
     "parse_line",
     "stats",
+    "writable",
 ]

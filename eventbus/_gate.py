@@ -22,7 +22,7 @@ from typing import (
 import attrs
 
 from ._context import current_correlation_id, running_loop
-from ._depth import OVERFLOW, Trip, hook_name, overflowed, refusal, trips
+from ._depth import Trip, hook_name, is_loop, refusal, trips
 from ._errors import AsyncGateError
 from ._event import EventRoot, make_root
 from ._priority import Priority
@@ -162,8 +162,8 @@ class ProtectedEvent(_Protected):
         edits: list[Edit] = self.__dict__.setdefault("_edits", [])
         edits.append(Edit(None if author is None else author.name, field, old, new, applied))
 
-    @classmethod
-    def emit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
+    @classmethod  # pyright: ignore[reportArgumentType]  # as below
+    def emit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
         """
         Build the event, let its handlers judge it on this thread, and return it.
 
@@ -183,8 +183,8 @@ class ProtectedEvent(_Protected):
         """
         raise NotImplementedError
 
-    @classmethod
-    async def aemit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # as emit
+    @classmethod  # pyright: ignore[reportArgumentType]  # as below
+    async def aemit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # pyright: ignore[reportGeneralTypeIssues]  # as emit
         """
         Build the event, let its handlers judge it on the running loop, awaiting each, and return it.
 
@@ -279,7 +279,7 @@ class ProtectedEvent(_Protected):
     def _failed(
         self, receiver: Receiver, error: Exception, errors: list[Exception] | None
     ) -> list[Exception] | None:
-        if OVERFLOW in trips and error.__class__ is RecursionError and overflowed():
+        if trips and is_loop(error):
             raise refusal(self) or error
         shadow = _is_shadow(receiver)
         self._record(receiver, RAISED, None, error, applied=not shadow)
@@ -298,6 +298,18 @@ class ProtectedEvent(_Protected):
         if trip is not None:
             trip.report()
         return errors
+
+
+def build(gate_class: type[G], fields: dict[str, Any]) -> G:
+    """
+    Build a gate without asking it yet; keys that are no field become its raw payload, as with `emit`.
+    """
+    known = {field.alias for field in attrs.fields(gate_class)}  # type: ignore[arg-type]  # is an attrs class
+    gate = gate_class(**{key: value for key, value in fields.items() if key in known})
+    extra = {key: freeze(value) for key, value in fields.items() if key not in known}
+    if extra:
+        gate.__dict__["_extra"] = extra
+    return gate
 
 
 def _is_shadow(author: Receiver | None) -> bool:

@@ -61,7 +61,7 @@ class BeforeModelCallEvent(_RunGate, channel="eventbus.model_call.before"):
     turn: int | None = None
     messages: Any = writable(default=None)
     tools: Any = None
-    settings: Mapping[str, Any] = writable(factory=dict)
+    settings: Mapping[str, Any] = writable(factory=dict[str, Any])
     response: Any = writable(default=None)
     cancel: bool | str = writable(default=False, sticky=True)
 
@@ -87,7 +87,7 @@ class BeforeToolCallEvent(_RunGate, channel="eventbus.tool_call.before"):
     """
 
     tool_call: ToolCallLike
-    arguments: Mapping[str, Any] = writable(factory=dict)
+    arguments: Mapping[str, Any] = writable(factory=dict[str, Any])
     result: Any = writable(default=None)
     cancel: bool | str = writable(default=False, sticky=True)
 
@@ -98,7 +98,7 @@ class ApproveToolCallEvent(_RunGate, channel="eventbus.tool_call.approve"):
     """
 
     tool_call: ToolCallLike
-    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    arguments: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     denied: bool | str = writable(default=False, sticky=True)
 
 
@@ -110,7 +110,7 @@ class AfterToolCallEvent(_RunGate, channel="eventbus.tool_call.after"):
     reverse = True
 
     tool_call: ToolCallLike
-    arguments: Mapping[str, Any] = attrs.field(factory=dict)
+    arguments: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     error: BaseException | None = None
     result: Any = writable(default=None)
     attempt: int = 1

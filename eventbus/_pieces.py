@@ -1,0 +1,202 @@
+"""
+The pieces of a run, for loops owned by somebody else: everything around a call that the caller makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from ._drive import Done, Resume, aadvance, advance
+from ._order import ModelOutcome, Perform, Script, ToolOutcome
+from ._readonly import thaw
+from .values import ToolCall
+
+
+class Piece:
+    """
+    A part of a run around a call that the caller makes: its script waits at the call while the block runs.
+    """
+
+    def __init__(self, script: Script[Any]) -> None:
+        self._script = script
+        self._waits = False
+        self._value: Any = None
+
+    def _reached(self, reached: Perform | Done) -> None:
+        # Subclasses read from it what the block, or whoever comes after it, wants to know.
+        self._waits = isinstance(reached, Perform)
+
+    def _resume(self, error: BaseException | None) -> Resume | None:
+        if not self._waits:
+            return None
+        self._waits = False
+        return (
+            partial(self._script.send, self._value) if error is None else partial(self._script.throw, error)
+        )
+
+    def _set(self, value: Any) -> None:
+        if not self._waits:
+            msg = "There is nothing to set: a gate has answered this call, or its block was left."
+            raise RuntimeError(msg)
+        self._value = value
+
+
+class PlainPiece(Piece):
+    """
+    A piece of a plain run, for `with`.
+    """
+
+    def __enter__(self) -> Self:
+        self._reached(advance(self._script, partial(next, self._script)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        resume = self._resume(error)
+        if resume is not None:
+            try:
+                self._reached(advance(self._script, resume))
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+
+
+class AsyncPiece(Piece):
+    """
+    A piece of an async run, for `async with`.
+    """
+
+    async def __aenter__(self) -> Self:
+        self._reached(await aadvance(self._script, partial(next, self._script)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        resume = self._resume(error)
+        if resume is not None:
+            go = advance(self._script, resume) if isinstance(error, GeneratorExit) else None
+            try:
+                self._reached(go or await aadvance(self._script, resume))
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+
+
+class _ModelPiece(Piece):
+    """
+    What a piece around a model call knows.
+
+    Attributes:
+        messages: What to send, after the gates.
+        settings: The settings to send it with, after the gates.
+        answer: The answer a gate has given, so that nothing is to be called; else None.
+        response: What the model call came to, after the block and the gates.
+    """
+
+    messages: Any = None
+    settings: Mapping[str, Any] = {}
+    answer: Any = None
+    response: Any = None
+
+    def _reached(self, reached: Perform | Done) -> None:
+        super()._reached(reached)
+        if isinstance(reached, Perform):
+            self.messages, self.settings = thaw(reached.subject), thaw(reached.settings)
+            return
+        outcome: ModelOutcome = reached.value
+        self.response = outcome.response
+        if outcome.answered:
+            self.answer = outcome.response
+
+    def set(self, response: Any) -> None:
+        """
+        Say what the model answered.
+
+        Args:
+            response: A ModelResponse, or any object with its attributes; what is set last counts.
+
+        Raises:
+            RuntimeError: If a gate has answered, or the block was left.
+        """
+        self._set(response)
+
+
+class _ToolPiece(Piece):
+    """
+    What a piece around a tool call knows.
+
+    Attributes:
+        call: The call as it will be executed.
+        arguments: Its arguments, after the gates: plain dicts and lists of your own.
+        answer: The result a gate has given, so that nothing is to be executed; else None.
+        result: What the call came to, after the block and the gates.
+    """
+
+    call: ToolCall
+    answer: Any = None
+    result: Any = None
+
+    def __init__(self, script: Script[ToolOutcome], call: ToolCall) -> None:
+        super().__init__(script)
+        self.call = call
+        self.arguments: Any = thaw(call.input)
+
+    def _reached(self, reached: Perform | Done) -> None:
+        super()._reached(reached)
+        if isinstance(reached, Perform):
+            self.call = reached.subject
+            self.arguments = thaw(self.call.input)
+            return
+        outcome: ToolOutcome = reached.value
+        if outcome.refused is not None:
+            raise outcome.refused
+        self.result = outcome.result
+        if outcome.answered:
+            self.answer = outcome.result
+
+    def set(self, result: Any) -> None:
+        """
+        Say what the tool returned.
+
+        Args:
+            result: A ToolResult, or the data of one; what is set last counts.
+
+        Raises:
+            RuntimeError: If a gate has answered, or the block was left.
+        """
+        self._set(result)
+
+
+class ModelCallPiece(_ModelPiece, PlainPiece):
+    """
+    A model call that the caller makes, in a plain run.
+    """
+
+
+class AsyncModelCallPiece(_ModelPiece, AsyncPiece):
+    """
+    A model call that the caller makes, in an async run.
+    """
+
+
+class ToolCallPiece(_ToolPiece, PlainPiece):
+    """
+    A tool call that the caller makes, in a plain run.
+    """
+
+
+class AsyncToolCallPiece(_ToolPiece, AsyncPiece):
+    """
+    A tool call that the caller makes, in an async run.
+    """
+
+
+class AsyncStepPiece(PlainPiece, AsyncPiece):
+    """
+    A named piece of work in an async run, for `with` and `async with`.
+    """

@@ -1,0 +1,738 @@
+"""
+Run and AsyncRun: the emitting side, which keeps the books of events around an agent's loop.
+
+What is emitted when stands in `_order`; here it is driven, on a thread or on a loop.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+import attrs
+
+from ._context import correlation, correlation_id_var, new_correlation_id, new_span_id, scope_var
+from ._drive import (
+    Model,
+    Tools,
+    adrive,
+    drive,
+    model_performer,
+    raise_together,
+    refuse_awaitables,
+    together,
+    tool_performer,
+)
+from ._errors import RunEndedError
+from ._event import Event
+from ._gate import ProtectedEvent, build
+from ._order import (
+    ModelOutcome,
+    Opened,
+    Script,
+    as_call,
+    begin,
+    call_model,
+    call_tool,
+    close,
+    end,
+    judge,
+    open_span,
+    step,
+    tell,
+)
+from ._pieces import (
+    AsyncModelCallPiece,
+    AsyncStepPiece,
+    AsyncToolCallPiece,
+    ModelCallPiece,
+    PlainPiece,
+    ToolCallPiece,
+)
+from .catalog import (
+    ContextCompactedEvent,
+    InferenceChunkEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+    as_agent,
+)
+from .values import RunInfo, ToolCall, ToolCallLike
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+DEFAULT_RETRIES = 5
+
+
+class RunBase:
+    """
+    What plain and async runs have in common: identity, what is open, turns.
+
+    Args:
+        agent: A name, or any object with a `name`.
+        message: What the run answers.
+        metadata: What the caller wants every event to say of the run.
+        state: What the BeforeInvocation gates may rewrite besides the message.
+        correlation_id: The run's id. Without it the first run in a `correlation` scope takes the scope's,
+            any other a new one.
+        max_retries: How often gates may have one call retried.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        message: Any = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        state: Any = None,
+        correlation_id: str | None = None,
+        max_retries: int = DEFAULT_RETRIES,
+    ) -> None:
+        self.agent: Any = as_agent(agent)
+        self.message: Any = message
+        self.state: Any = state
+        self.result: Any = None
+        self.turn = 0
+        self.max_retries = max_retries
+        self.id: str = correlation_id or ""
+        self.parent_id: str | None = None
+        self.span_id = new_span_id()
+        self.started = time.monotonic()
+        self.over = False
+        self.opened: dict[str, Opened] = {}
+        self.pending_calls: Sequence[ToolCallLike] = ()
+        self.info = RunInfo(self.id, None, self.agent, message, metadata or {})
+        self._begun = False
+        self._ending = False
+        self._out_of_turns = False
+        self._turn_span: str | None = None
+        self._calls_named = 0
+        self._lock = threading.Lock()
+        self._scope: correlation | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self.over else "running" if self._begun else "new"
+        return f"<{type(self).__name__} {self.id or 'without id'} agent={self.agent} {state}>"
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """
+        What the caller said of the run, read-only.
+        """
+        return self.info.metadata
+
+    @property
+    def turn_or_none(self) -> int | None:
+        """
+        The number of the current turn, from 1; None outside of any.
+        """
+        return self.turn or None
+
+    def complete(self, result: Any = None) -> None:
+        """
+        Note that the run has reached its result; its terminal event follows when the block is left.
+
+        Args:
+            result: What InferenceCompleted will carry, after the AfterInvocation gates.
+        """
+        self.result = result
+        self._out_of_turns = False
+
+    def turns(self, limit: int | None = None) -> Turns:
+        """
+        Iterate over the turns of the run, numbered from 1, with TurnStarted and TurnCompleted around each.
+
+        Args:
+            limit: How many turns there may be; when they are used up the run ends with MaxTurnsReached,
+                unless `complete` was called. None for no limit.
+
+        Returns:
+            An iterator for a plain `for` loop, in plain and async runs alike.
+
+        Raises:
+            ValueError: If `limit` is negative.
+        """
+        if limit is not None and limit < 0:
+            msg = f"`limit` must be 0 or more turns, not {limit!r}."
+            raise ValueError(msg)
+        return Turns(self, limit)
+
+    def chunk(self, chunk: Any = None, content: str | None = None, *, thread: Any = None) -> None:
+        """
+        Emit InferenceChunk: a piece of a streamed answer.
+
+        Args:
+            chunk: The piece as the provider sent it.
+            content: Its decoded text.
+            thread: The conversation it belongs to.
+        """
+        drive(
+            tell(
+                self, InferenceChunkEvent, agent=self.agent, thread=thread, chunk=chunk, chunk_content=content
+            )
+        )
+
+    def compacted(
+        self,
+        strategy: str | None = None,
+        before: Any = None,
+        after: Any = None,
+        *,
+        duration: float | None = None,
+    ) -> None:
+        """
+        Emit ContextCompacted: the messages were shortened.
+
+        Args:
+            strategy: What shortened them.
+            before: What the strategy measures, before; as a rule a number of messages or tokens.
+            after: The same, after.
+            duration: How long it took, in seconds.
+        """
+        drive(
+            tell(
+                self,
+                ContextCompactedEvent,
+                agent=self.agent,
+                strategy=strategy,
+                before=before,
+                after=after,
+                duration=duration,
+            )
+        )
+
+    def emit(self, event_class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """
+        Emit an event of your own as one of this run: with its id, and `run` among its payload.
+
+        Args:
+            event_class: An event class; of a gate, the decisions are told as those of the run's own gates.
+            *args: None: every field has a name.
+            **kwargs: The event's fields.
+
+        Returns:
+            The event, if it is a gate; None for an observed event, and after the run's end.
+
+        Raises:
+            Exception: What a gate's handler raised.
+        """
+        gate = self._own(event_class, args, kwargs)
+        if gate is not None:
+            drive(judge(self, gate))
+        return cast("T | None", gate)
+
+    def _own(self, event_class: Any, args: tuple[Any, ...], fields: dict[str, Any]) -> ProtectedEvent | None:
+        if self.over:
+            return None
+        fields = {"correlation_id": self.id, "run": self.info, **fields}
+        if issubclass(event_class, Event):
+            event_class.emit(*args, **fields)
+            return None
+        gate: ProtectedEvent = build(event_class, fields)
+        return gate
+
+    def accept(self, message: Any, state: Any) -> None:
+        """
+        Take over what the BeforeInvocation gates have made of the message and the state.
+        """
+        self.message, self.state = message, state
+        self.info = attrs.evolve(self.info, message=message)
+
+    def must_be_open(self) -> None:
+        """
+        Raise RunEndedError if the run has ended: nothing may begin that no gate has judged.
+        """
+        if self.over or not self._begun:
+            msg = (
+                f"{self!r} cannot begin anything: enter it first."
+                if not self._begun
+                else (f"{self!r} has ended; nothing can begin in it any more.")
+            )
+            raise RunEndedError(msg)
+
+    def next_call_id(self) -> str:
+        """
+        Return an id for a tool call that has none.
+        """
+        with self._lock:
+            self._calls_named += 1
+            return f"call_{self._calls_named}"
+
+    def next_turn(self, *, last: bool) -> None:
+        """
+        End the current turn and begin the next; or, after the last, note that the turns are used up.
+        """
+        self.end_turn()
+        if self.over:
+            return
+        if last:
+            self._out_of_turns = True
+            return
+        self.turn += 1
+        fields = {"agent": self.agent, "turn": self.turn}
+        self._turn_span = open_span(self, TurnCompletedEvent, fields, fails=False)
+        drive(tell(self, TurnStartedEvent, **fields, span_id=self._turn_span))
+
+    def end_turn(self) -> None:
+        """
+        End the current turn, if there is one.
+        """
+        span_id, self._turn_span = self._turn_span, None
+        if span_id is not None:
+            drive(close(self, span_id))
+
+    def _start(self) -> None:
+        if self._begun:
+            msg = f"{self!r} was begun already; make a new run."
+            raise RuntimeError(msg)
+        self._begun = True
+        scope, current = scope_var.get(), correlation_id_var.get()
+        if self.id:
+            self.parent_id = current if current != self.id else None
+        elif scope is not None and not scope.adopted:
+            scope.adopted = True
+            self.id, self.parent_id = scope.cid, scope.parent
+        else:
+            self.id, self.parent_id = new_correlation_id(), current
+        self.info = attrs.evolve(self.info, id=self.id, parent_id=self.parent_id)
+
+    def _open_scope(self) -> None:
+        self._scope = correlation(self.id, self.parent_id)
+        self._scope.adopted = True
+        self._scope.__enter__()
+
+    def _close_scope(self) -> None:
+        if self._scope is not None:
+            self._scope.__exit__(None, None, None)
+            self._scope = None
+
+    def _closing(
+        self, error: BaseException | None, *, max_turns: bool
+    ) -> Script[BaseException | None] | None:
+        # None if it is closed already, by whichever thread.
+        with self._lock:
+            if self._ending or not self._begun:
+                return None
+            self._ending = True
+        return end(self, error=error, max_turns=max_turns)
+
+    def _model_script(
+        self,
+        messages: Any,
+        tools: Any,
+        model: str | None,
+        settings: Mapping[str, Any],
+        max_retries: int,
+    ) -> Script[ModelOutcome]:
+        return call_model(
+            self, messages, tools=tools, model=model, settings=settings, max_retries=max_retries
+        )
+
+
+class Turns:
+    """
+    The turns of a run, for a plain `for` loop.
+    """
+
+    def __init__(self, run: RunBase, limit: int | None) -> None:
+        self._run = run
+        self._left = limit
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        run = self._run
+        run.must_be_open()
+        last = self._left == 0
+        run.next_turn(last=last)
+        if last or run.over:
+            raise StopIteration
+        if self._left is not None:
+            self._left -= 1
+        return run.turn
+
+
+class Run(RunBase):
+    """
+    One run of an agent: a context manager that emits its events around the loop inside.
+
+    The block's end is the run's: InferenceCompleted after `complete`, or without a result where the block
+    ends or breaks without it; InferenceMaxTurnsReached when the turns are used up; InferenceFailed for any
+    exception, which goes on.
+
+    Args:
+        agent: A name, or any object with a `name`.
+        message: What the run answers.
+        metadata: What the caller wants every event to say of the run.
+        state: What the BeforeInvocation gates may rewrite besides the message.
+        correlation_id: The run's id. Without it the first run in a `correlation` scope takes the scope's,
+            any other a new one.
+        max_retries: How often gates may have one call retried.
+
+    Raises:
+        RunRefused: From entering, if a gate refuses the run.
+    """
+
+    def __enter__(self) -> Self:
+        self._start()
+        self._open_scope()
+        try:
+            drive(begin(self))
+        except BaseException:
+            self._close_scope()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._finish(error, max_turns=self._out_of_turns)
+        finally:
+            self._close_scope()
+
+    def _finish(self, error: BaseException | None, *, max_turns: bool) -> None:
+        script = self._closing(error, max_turns=max_turns)
+        if script is not None:
+            raised = drive(script)
+            if raised is not None:
+                raise raised
+
+    @classmethod
+    def begin(
+        cls,
+        agent: Any = None,
+        message: Any = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        state: Any = None,
+        correlation_id: str | None = None,
+        max_retries: int = DEFAULT_RETRIES,
+    ) -> Self:
+        """
+        Begin a run that `end` will end, from this or another thread or task; for hosts that only call back.
+
+        It sets no ambient id: what such a host emits itself should go through `run.emit`.
+
+        Args:
+            agent: As for the class.
+            message: As for the class.
+            metadata: As for the class.
+            state: As for the class.
+            correlation_id: As for the class.
+            max_retries: As for the class.
+
+        Raises:
+            RunRefused: If a gate refuses the run.
+        """
+        run = cls(
+            agent,
+            message,
+            metadata=metadata,
+            state=state,
+            correlation_id=correlation_id,
+            max_retries=max_retries,
+        )
+        run._start()
+        drive(begin(run))
+        return run
+
+    def end(self, result: Any = None, error: BaseException | None = None, *, max_turns: bool = False) -> None:
+        """
+        End a run begun with `begin`; once: later calls change nothing. What is still open is closed first.
+
+        Args:
+            result: What the run came to.
+            error: What it failed with.
+            max_turns: Whether its turns were used up.
+
+        Raises:
+            Exception: What an AfterInvocation gate raised.
+        """
+        if result is not None:
+            self.result = result
+        self._finish(error, max_turns=max_turns or self._out_of_turns)
+
+    def call_model(
+        self,
+        call: Model,
+        messages: Any,
+        /,
+        *,
+        tools: Any = None,
+        model: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """
+        Ask the model, through its gates, with its events.
+
+        Args:
+            call: A callable of `(messages, **settings)`; `tools` and `model` are among the settings if given.
+            messages: What to send.
+            tools: The tool schemas to offer.
+            model: The model's name.
+            **settings: What else the callable takes; gates may rewrite these.
+
+        Returns:
+            The response: a ModelResponse, or any object with its attributes.
+
+        Raises:
+            ModelCallRefused: If a gate refuses.
+            Exception: What the model raised, after its events.
+        """
+        given = model_settings(tools, model, settings)
+        script = self._model_script(messages, tools, model, given, self.max_retries)
+        return drive(script, refuse_awaitables(model_performer(call, messages, given))).response
+
+    def model_call(
+        self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
+    ) -> ModelCallPiece:
+        """
+        Do everything around a model call that you make yourself, in a `with` block.
+
+        Args:
+            messages: What to send, for the gates to judge.
+            tools: The tool schemas to offer.
+            model: The model's name.
+            **settings: What else is sent.
+
+        Returns:
+            A context manager with `messages`, `settings`, `answer` and `set(response)`.
+
+        Raises:
+            ModelCallRefused: From entering, if a gate refuses.
+        """
+        given = model_settings(tools, model, settings)
+        return ModelCallPiece(self._model_script(messages, tools, model, given, 0))
+
+    def call_tools(
+        self, calls: Iterable[ToolCallLike], tools: Tools, *, parallel: int = 1
+    ) -> list[tuple[ToolCall, Any]]:
+        """
+        Call tools, each through its gates, with its events; all of them before it returns.
+
+        Args:
+            calls: ToolCalls, or objects with their attributes; one without id gets one.
+            tools: A mapping of names to callables that take the arguments as keywords, or one callable of the
+                call. They receive plain dicts and lists of their own.
+            parallel: How many threads to use, with the context carried; 1 for this one.
+
+        Returns:
+            Pairs of call and result, in the order of the calls. What a tool raises, and why it was refused,
+            is the `error` of its result.
+
+        Raises:
+            Exception: What a gate raised; an ExceptionGroup where several calls met one.
+        """
+        perform = refuse_awaitables(tool_performer(tools))
+        ours = [as_call(self, call) for call in calls]
+
+        def one(call: ToolCall) -> Any:
+            return drive(call_tool(self, call, max_retries=self.max_retries), perform).result
+
+        if parallel <= 1 or len(ours) <= 1:
+            return [(call, one(call)) for call in ours]
+        with ThreadPoolExecutor(min(parallel, len(ours)), thread_name_prefix="eventbus-tool") as pool:
+            futures = [pool.submit(contextvars.copy_context().run, one, call) for call in ours]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                # After a gate's failure, or an interrupt, what has not begun does not begin any more.
+                for future in futures:
+                    future.cancel()
+        errors = [error for f in futures if not f.cancelled() and (error := f.exception()) is not None]
+        raise_together(errors)
+        return [(call, future.result()) for call, future in zip(ours, futures, strict=True)]
+
+    def tool_call(self, call: ToolCallLike, /) -> ToolCallPiece:
+        """
+        Do everything around a tool call that you make yourself, in a `with` block.
+
+        Args:
+            call: A ToolCall, or an object with its attributes.
+
+        Returns:
+            A context manager with `arguments`, `answer` and `set(result)`.
+
+        Raises:
+            ToolCallRefused: From entering, if a gate refuses.
+        """
+        ours = as_call(self, call)
+        return ToolCallPiece(call_tool(self, ours, max_retries=0), ours)
+
+    def step(self, name: str) -> PlainPiece:
+        """
+        Emit the events of a named piece of work around a `with` block.
+
+        Args:
+            name: What the step is called.
+        """
+        return PlainPiece(step(self, name))
+
+
+class AsyncRun(RunBase):
+    """
+    The twin of Run for async code: `async with AsyncRun(...) as run`.
+
+    Handlers are awaited in their order; models and tools may be sync or async, sync ones run on the loop's
+    thread. The arguments are those of Run.
+
+    Raises:
+        RunRefused: From entering, if a gate refuses the run.
+    """
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        self._open_scope()
+        try:
+            await adrive(begin(self))
+        except BaseException:
+            self._close_scope()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._finish(error, max_turns=self._out_of_turns)
+        finally:
+            self._close_scope()
+
+    async def _finish(self, error: BaseException | None, *, max_turns: bool) -> None:
+        script = self._closing(error, max_turns=max_turns)
+        if script is not None:
+            raised = drive(script) if isinstance(error, GeneratorExit) else await adrive(script)
+            if raised is not None:
+                raise raised
+
+    @classmethod
+    async def begin(
+        cls,
+        agent: Any = None,
+        message: Any = None,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        state: Any = None,
+        correlation_id: str | None = None,
+        max_retries: int = DEFAULT_RETRIES,
+    ) -> Self:
+        """
+        Begin a run that `end` will end, from this or another task; see `Run.begin`.
+        """
+        run = cls(
+            agent,
+            message,
+            metadata=metadata,
+            state=state,
+            correlation_id=correlation_id,
+            max_retries=max_retries,
+        )
+        run._start()
+        await adrive(begin(run))
+        return run
+
+    async def end(
+        self, result: Any = None, error: BaseException | None = None, *, max_turns: bool = False
+    ) -> None:
+        """
+        End a run begun with `begin`, once; see `Run.end`.
+        """
+        if result is not None:
+            self.result = result
+        await self._finish(error, max_turns=max_turns or self._out_of_turns)
+
+    async def aemit(self, event_class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """
+        Emit an event of your own as one of this run, awaiting its handlers; see `emit`.
+        """
+        if not self.over and issubclass(cast("type", event_class), Event):
+            fields = {"correlation_id": self.id, "run": self.info, **kwargs}
+            await cast("Any", event_class).aemit(*args, **fields)
+            return None
+        gate = self._own(event_class, args, kwargs)
+        if gate is not None:
+            await adrive(judge(self, gate))
+        return cast("T | None", gate)
+
+    async def call_model(
+        self,
+        call: Model,
+        messages: Any,
+        /,
+        *,
+        tools: Any = None,
+        model: str | None = None,
+        **settings: Any,
+    ) -> Any:
+        """
+        Ask the model, sync or async, through its gates, with its events; see `Run.call_model`.
+        """
+        given = model_settings(tools, model, settings)
+        script = self._model_script(messages, tools, model, given, self.max_retries)
+        return (await adrive(script, model_performer(call, messages, given))).response
+
+    def model_call(
+        self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
+    ) -> AsyncModelCallPiece:
+        """
+        Do everything around a model call of your own, in an `async with` block; see `Run.model_call`.
+        """
+        given = model_settings(tools, model, settings)
+        return AsyncModelCallPiece(self._model_script(messages, tools, model, given, 0))
+
+    async def call_tools(
+        self, calls: Iterable[ToolCallLike], tools: Tools, *, parallel: int = 1
+    ) -> list[tuple[ToolCall, Any]]:
+        """
+        Call tools, sync or async, each through its gates, with its events; see `Run.call_tools`.
+
+        Args:
+            calls: ToolCalls, or objects with their attributes; one without id gets one.
+            tools: A mapping of names to callables, or one callable of the call.
+            parallel: How many tasks to use; 1 for this one. A call whose own task is cancelled fails, and its
+                siblings go on; when the caller is cancelled, all are.
+
+        Returns:
+            Pairs of call and result, in the order of the calls.
+        """
+        perform = tool_performer(tools)
+        ours = [as_call(self, call) for call in calls]
+
+        async def one(call: ToolCall) -> Any:
+            return (await adrive(call_tool(self, call, max_retries=self.max_retries), perform)).result
+
+        if parallel <= 1 or len(ours) <= 1:
+            return [(call, await one(call)) for call in ours]
+        return list(zip(ours, await together(one, ours, parallel), strict=True))
+
+    def tool_call(self, call: ToolCallLike, /) -> AsyncToolCallPiece:
+        """
+        Do everything around a tool call of your own, in an `async with` block; see `Run.tool_call`.
+        """
+        ours = as_call(self, call)
+        return AsyncToolCallPiece(call_tool(self, ours, max_retries=0), ours)
+
+    def step(self, name: str) -> AsyncStepPiece:
+        """
+        Emit the events of a named piece of work around a `with` or `async with` block.
+        """
+        return AsyncStepPiece(step(self, name))
+
+
+def model_settings(tools: Any, model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return what a model callable is given besides the messages.
+    """
+    given = dict(settings)
+    if tools is not None:
+        given["tools"] = tools
+    if model is not None:
+        given["model"] = model
+    return given
