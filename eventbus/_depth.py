@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextvars
 import sys
 import threading
-from types import CodeType, FrameType
+from collections.abc import Iterator
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Final
 
 from ._errors import EmitLoopError
@@ -20,8 +21,17 @@ from ._report import report_failure
 MIN_LEVELS: Final = 32
 """As many nested emits on an exhausted stack have exhausted it."""
 
+FEW_LEVELS: Final = 8
+"""As many have if none of them failed further from the stack's end than the widest of them reaches."""
+
 MIN_SHARE: Final = 4
-"""Fewer have, if their handlers go so deep that they hold the stack's fourth part or more."""
+"""Fewer have, if besides they hold the stack's fourth part or more."""
+
+MAX_OVERFLOWS: Final = 3
+"""Fewer still have, if they end at the stack's end as often as this: in an app that left them no more room."""
+
+SLACK: Final = 8
+"""How many frames further than the widest level the failing one may have reached."""
 
 MAX_AWAITED_LEVELS: Final = 64
 
@@ -34,8 +44,8 @@ trips: dict[Any, Any] = {}
 """
 What is wrong just now; empty almost always, and the only thing that a plain emit looks at.
 
-Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there
-may be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
+Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there may
+be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
 """
 
 loop_codes: set[CodeType] = set()
@@ -44,39 +54,56 @@ loop_codes: set[CodeType] = set()
 
 class Trip:
     """
-    A chain of emits that was cut: under its root no further emit is let through.
+    An outermost emit below which the stack has run out; once it has an error, no emit below is let through.
     """
 
-    __slots__ = ("error", "event", "handler", "hook", "root")
+    __slots__ = ("error", "event", "handler", "hook", "overflows", "root")
 
-    def __init__(self, root: FrameType | None, links: list[tuple[Any, Any]]) -> None:
+    def __init__(self, root: FrameType | None) -> None:
         self.root = root
-        event, receiver = links[-1]
-        self.event = event
-        self.hook: str | None = None if receiver is None else hook_name(receiver)
-        self.handler: str = "emit" if receiver is None else receiver.name
+        self.overflows = 0
+        self.error: EmitLoopError | None = None
+        self.event: Any = None
+        self.hook: str | None = None
+        self.handler = "emit"
+
+    def cut(self, links: list[tuple[Any, Any]]) -> None:
+        """
+        Stop the chain of the nested (event, receiver) pairs, outermost first.
+        """
+        self.event, receiver = links[-1]
+        if receiver is not None:
+            self.hook, self.handler = hook_name(receiver), receiver.name
         self.error = EmitLoopError(describe(links))
 
     def report(self) -> None:
         """
         Say it, once.
         """
-        report_failure(hook=self.hook, handler=self.handler, event=self.event, error=self.error)
+        if self.error is not None:
+            report_failure(hook=self.hook, handler=self.handler, event=self.event, error=self.error)
 
 
 class Level:
     """
     One awaited emit that others may be nested in; only those that still run count.
+
+    Attributes:
+        event: What it delivers, while it runs.
+        receiver: Whose turn it is.
+        parent: The nearest awaited emit around it.
+        outer: What `level_var` was before.
+        active: Whether it still runs.
     """
 
-    __slots__ = ("active", "depth", "event", "parent", "root")
+    __slots__ = ("active", "event", "outer", "parent", "receiver")
 
-    def __init__(self, event: Any, parent: Level | None) -> None:
+    def __init__(self, event: Any, parent: Level | None, outer: Level | None) -> None:
         self.event = event
+        self.receiver: Any = None
         self.parent = parent
+        self.outer = outer
         self.active = True
-        self.depth: int = 1 if parent is None else parent.depth + 1
-        self.root: Level = self if parent is None else parent.root
 
 
 level_var: contextvars.ContextVar[Level | None] = contextvars.ContextVar("eventbus_level", default=None)
@@ -106,18 +133,47 @@ def describe(links: list[tuple[Any, Any]]) -> str:
     )
 
 
-def _own_levels() -> tuple[list[FrameType], int]:
-    # The frames of the delivery loops on this stack, innermost first, and how many frames they span.
-    loops: list[FrameType] = []
-    depth = span = 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        depth += 1
-        if frame.f_code in loop_codes:
-            loops.append(frame)
-            span = depth
-        frame = frame.f_back
-    return loops, span
+class _Stack:
+    """
+    The delivery loops on a stack, innermost first, the frames they span, and the widest gap between two.
+    """
+
+    __slots__ = ("loops", "span", "widest")
+
+    def __init__(self, frame: FrameType | None) -> None:
+        self.loops: list[FrameType] = []
+        self.span = self.widest = 0
+        depth = 0
+        while frame is not None:
+            depth += 1
+            if frame.f_code in loop_codes:
+                if self.loops:
+                    self.widest = max(self.widest, depth - self.span)
+                self.loops.append(frame)
+                self.span = depth
+            frame = frame.f_back
+
+    def is_exhausted_by_levels(self, error: RecursionError) -> bool:
+        """
+        Tell whether the levels, rather than what the innermost of them called, have used up the stack.
+        """
+        levels = len(self.loops)
+        if levels >= MIN_LEVELS:
+            return True
+        if levels < FEW_LEVELS and (levels < 3 or self.span * MIN_SHARE < sys.getrecursionlimit()):
+            return False
+        return self.ends_at_a_level(error)
+
+    def ends_at_a_level(self, error: RecursionError) -> bool:
+        """
+        Tell whether the next level, rather than a recursion of a handler's own, found no more room.
+        """
+        below = 0
+        trace: TracebackType | None = error.__traceback__
+        while trace is not None:
+            below += 1
+            trace = trace.tb_next
+        return len(self.loops) > 1 and below <= self.widest + SLACK
 
 
 def _link(frame: FrameType) -> tuple[Any, Any]:
@@ -125,49 +181,102 @@ def _link(frame: FrameType) -> tuple[Any, Any]:
     return names["event"], names.get("receiver")
 
 
-def overflowed() -> bool:
+def _active_levels() -> Iterator[Level]:
+    # The awaited emits around this place that still run, innermost first.
+    level = level_var.get()
+    while level is not None:
+        if level.active:
+            yield level
+        level = level.parent
+
+
+def is_loop(error: Exception) -> bool:
     """
-    Look into the RecursionError that was just caught: trip the emits of this thread if they nest in it.
+    Look into what a handler has raised: trip the emits around it if they are what has exhausted the stack.
+
+    Called only while `trips` is not empty.
 
     Returns:
-        Whether it was, or already is, a matter of emits, so that the error needs no report of its own.
+        Whether it is a matter of emits without end, so that the error needs no report of its own.
     """
+    if error.__class__ is RecursionError:
+        return _overflowed(error, _Stack(sys._getframe(1)))
+    if isinstance(error, EmitLoopError):
+        return any(isinstance(trip, Trip) and trip.error is error for trip in list(trips.values()))
+    return False
+
+
+def _overflowed(error: Any, stack: _Stack) -> bool:
     # The mark is taken away last: where this itself overflows, it stays for an emit with more room.
-    ident = threading.get_ident()
-    nested = ident in trips
-    if not nested:
-        frames, span = _own_levels()
-        deep = len(frames) > 1 and span * MIN_SHARE >= sys.getrecursionlimit()
-        nested = deep or len(frames) >= MIN_LEVELS
-        if nested:
-            trips[ident] = Trip(frames[-1], [_link(frame) for frame in reversed(frames)])
-    trips.pop(OVERFLOW, None)
-    return nested
+    outermost = None
+    for level in _active_levels():
+        outermost = level
+    key: Any = threading.get_ident() if outermost is None else outermost
+    trip: Trip | None = trips.get(key)
+    if trip is None or trip.error is None:
+        cut = stack.is_exhausted_by_levels(error)
+        if not cut and stack.ends_at_a_level(error):
+            if trip is None:
+                trip = trips[key] = Trip(stack.loops[-1] if outermost is None else None)
+            trip.overflows += 1
+            cut = trip.overflows >= MAX_OVERFLOWS
+        if cut:
+            if trip is None:
+                trip = Trip(stack.loops[-1] if outermost is None else None)
+            trip.cut([_link(frame) for frame in reversed(stack.loops)])
+            trips[key] = trip
+    if trips.get(OVERFLOW) is error:
+        trips.pop(OVERFLOW, None)
+    return trip is not None and trip.error is not None
+
+
+def _look_at_mark() -> None:
+    # Whose it is, is told by the delivery loops that its stack and ours have in common.
+    error: RecursionError | None = trips.get(OVERFLOW)
+    if error is None or error.__traceback__ is None:
+        trips.pop(OVERFLOW, None)
+        return
+    theirs = _Stack(error.__traceback__.tb_frame).loops
+    mine = _Stack(sys._getframe(1))
+    if any(frame in theirs for frame in mine.loops):
+        _overflowed(error, mine)
+    elif not any(
+        frame in theirs for top in sys._current_frames().values() for frame in _Stack(top).loops
+    ) and trips.get(OVERFLOW) is error:
+        trips.pop(OVERFLOW, None)
 
 
 def refusal(event: Any) -> EmitLoopError | None:
     """
     Tell whether an emit must be refused because it is nested in a chain that was cut.
 
+    An event that ends its run is let through, unless it is itself what is emitted without end.
+
     Called only while `trips` is not empty.
     """
     if OVERFLOW in trips:
-        overflowed()
-    if event.ends_run:
-        return None
+        _look_at_mark()
+    around: list[Any] = []
+    error: EmitLoopError | None = None
     ident = threading.get_ident()
     trip: Trip | None = trips.get(ident)
     if trip is not None:
-        if trip.root in _own_levels()[0]:
-            return trip.error
-        del trips[ident]
-        trip.report()
-    level = level_var.get()
-    if level is not None and level.root.active:
-        trip = trips.get(level.root)
-        if trip is not None:
-            return trip.error
-    return None
+        loops = _Stack(sys._getframe(1)).loops
+        if trip.root in loops:
+            error = trip.error
+            around = [frame.f_locals["event"] for frame in loops[1:]] if event.ends_run else []
+        else:
+            del trips[ident]
+            trip.report()
+    if error is None:
+        for level in _active_levels():
+            around.append(level.event)
+            trip = trips.get(level)
+            if trip is not None:
+                error = trip.error
+    if error is None or (event.ends_run and not any(type(other) is type(event) for other in around)):
+        return None
+    return error
 
 
 def settle(frame: FrameType) -> Trip | None:
@@ -175,31 +284,26 @@ def settle(frame: FrameType) -> Trip | None:
     Return the trip of which `frame` is the outermost emit, now that this emit returns.
     """
     if OVERFLOW in trips:
-        overflowed()
+        _look_at_mark()
     ident = threading.get_ident()
     trip: Trip | None = trips.get(ident)
     if trip is None or trip.root is not frame:
         return None
     del trips[ident]
     trip.root = None
-    return trip
+    return None if trip.error is None else trip
 
 
 def enter(event: Any) -> Level:
     """
     Begin an awaited emit inside whatever awaited emit runs around it; trip the outermost if that is too deep.
     """
-    parent = level_var.get()
-    while parent is not None and not parent.active:
-        parent = parent.parent
-    level = Level(event, parent)
-    if level.depth > MAX_AWAITED_LEVELS and level.root not in trips:
-        links: list[tuple[Any, Any]] = []
-        one: Level | None = level
-        while one is not None:
-            links.append((one.event, None))
-            one = one.parent
-        trips[level.root] = Trip(None, links[::-1])
+    around = list(_active_levels())
+    level = Level(event, around[0] if around else None, level_var.get())
+    level_var.set(level)
+    if len(around) >= MAX_AWAITED_LEVELS and not any(one in trips for one in around):
+        trip = trips[around[-1]] = Trip(None)
+        trip.cut([(one.event, one.receiver) for one in [*around[::-1], level]])
     return level
 
 
@@ -208,6 +312,12 @@ def leave(level: Level) -> Trip | None:
     End an awaited emit, and return its trip if it is the outermost of a chain that was cut.
     """
     level.active = False
-    level.parent = None
+    # A task that outlives the emit keeps the level, and should keep no more than that.
+    level.event = level.receiver = None
+    while level.parent is not None and not level.parent.active:
+        level.parent = level.parent.parent
+    if level_var.get() is level:
+        level_var.set(level.outer)
+    level.outer = None
     trip: Trip | None = trips.pop(level, None) if trips else None
-    return trip
+    return None if trip is None or trip.error is None else trip

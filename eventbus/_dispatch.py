@@ -56,7 +56,12 @@ def deliver(plan: Plan, event: Any) -> None:
                     counters.failures += 1
     finally:
         if trips:
-            errors = event._settled(settle(sys._getframe()), errors)
+            try:
+                errors = event._settled(settle(sys._getframe()), errors)
+            except RecursionError:
+                if not event._fails_open:
+                    raise
+                counters.failures += 1
     if errors is not None:
         raise_all(errors)
 
@@ -76,6 +81,7 @@ async def adeliver(plan: Plan, event: Any) -> None:
     level = enter(event)
     try:
         for when, call, receiver in plan:
+            level.receiver = receiver
             try:
                 if when is None or when(event):
                     result = call(event)

@@ -24,7 +24,7 @@ import attrs
 
 from . import _channels, _registry
 from ._context import correlation_id_var, current_correlation_id
-from ._depth import OVERFLOW, Trip, hook_name, overflowed, trips
+from ._depth import Trip, hook_name, is_loop, trips
 from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
 from ._emitter import compile_emit, is_scalar, payload_fields
 from ._priority import Priority
@@ -449,7 +449,7 @@ class Event(_Observed):
     def _failed(
         self, receiver: Receiver, error: Exception, errors: list[Exception] | None
     ) -> list[Exception] | None:
-        if OVERFLOW in trips and error.__class__ is RecursionError and overflowed():
+        if trips and is_loop(error):
             return errors
         return self._report(hook_name(receiver), receiver.name, error, errors)
 

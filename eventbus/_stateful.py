@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ class RunLock:
 
     One per run, not per instance: two instances, each locked for itself, would wait for each other as soon
     as they emit to one another from two threads.
+
+    Attributes:
+        lock: Re-entrant: a handler may emit to others of its run.
+        holder: The innermost handler that has it, by name.
+        ended: Whether the run has ended; what its handlers still do leaves nothing behind.
     """
 
     __slots__ = ("ended", "holder", "lock")
@@ -46,7 +52,7 @@ class Instances:
         self._hook = hook
         self._capacity = capacity
         self._lock_timeout = lock_timeout
-        self.by_run: dict[str, Any] = {}
+        self.by_run: OrderedDict[str, Any] = OrderedDict()
 
     def open(self) -> None:
         """
@@ -61,7 +67,7 @@ class Instances:
         _tables.pop(id(self), None)
         for cid in list(self.by_run):
             self.by_run.pop(cid, None)
-            _drop_lock_if_unused(cid)
+            _let_go(cid)
 
     def bind(self, method: Callable[[Any, Any], Any], name: str) -> Callable[[Any], Any]:
         """
@@ -73,35 +79,39 @@ class Instances:
             cid = event.correlation_id
             if cid is None:
                 return method(hook(), event)
-            run = _locks.get(cid)
-            if run is None:
-                run = _locks.setdefault(cid, RunLock())
-            if not run.lock.acquire(blocking=False):
-                self._wait(run, name, event)
-            if _locks.get(cid) is not run:
-                # The run ended while we waited, and its lock with it.
-                run.lock.release()
-                return call(event)
+            run = self._locked(cid, name, event)
             holder, run.holder = run.holder, name
             try:
                 instance = by_run.pop(cid, None)
                 if instance is None:
                     instance = hook()
-                    self._make_room()
                 by_run[cid] = instance
+                self._make_room()
                 return method(instance, event)
             finally:
                 run.holder = holder
-                ended = run.ended or cid not in by_run
                 run.lock.release()
-                if ended:
-                    _drop_lock_if_unused(cid)
+                # After the release: who ends the run from now on finds the lock free, and lets go himself.
+                if run.ended or cid not in by_run or id(self) not in _tables:
+                    _let_go(cid)
 
         return call
 
+    def _locked(self, cid: str, name: str, event: Any) -> RunLock:
+        while True:
+            run = _locks.get(cid)
+            if run is None:
+                run = _locks.setdefault(cid, RunLock())
+            if not run.lock.acquire(blocking=False):
+                self._wait(run, name, event)
+            if _locks.get(cid) is run:
+                return run
+            # The run ended while we waited, and its lock with it.
+            run.lock.release()
+
     def _wait(self, run: RunLock, name: str, event: Any) -> None:
         timeout = settings.lock_timeout if self._lock_timeout is None else self._lock_timeout
-        if not run.lock.acquire(timeout=timeout):
+        if not run.lock.acquire(timeout=min(timeout, threading.TIMEOUT_MAX)):
             msg = (
                 f"{name} did not get the lock of run {event.correlation_id!r} within {timeout:g} s and was "
                 f"skipped for {type(event).__name__}; {run.holder or 'a handler'} holds it. "
@@ -110,23 +120,22 @@ class Instances:
             raise HandlerLockTimeoutError(msg)
 
     def _make_room(self) -> None:
+        # After the newcomer is in: however many threads come at once, each leaves at most `capacity`.
         capacity = settings.stateful_capacity if self._capacity is None else self._capacity
-        while len(self.by_run) >= capacity:
+        while len(self.by_run) > capacity:
             try:
-                oldest = next(iter(self.by_run))
-            except (RuntimeError, StopIteration):
-                # Another run came or went in this moment; look again.
-                continue
-            if self.by_run.pop(oldest, None) is not None:
-                counters.evicted += 1
-                notice(
-                    "warning",
-                    ("HOOK", "EVICT"),
-                    ("hook", self._hook.__qualname__),
-                    correlation_id=oldest,
-                    capacity=capacity,
-                )
-                _drop_lock_if_unused(oldest)
+                oldest, _ = self.by_run.popitem(last=False)
+            except KeyError:  # pragma: no cover - another thread has ended all those runs in this moment
+                return
+            counters.evicted += 1
+            notice(
+                "warning",
+                ("HOOK", "EVICT"),
+                ("hook", self._hook.__qualname__),
+                correlation_id=oldest,
+                capacity=capacity,
+            )
+            _let_go(oldest)
 
 
 def end_run(cid: str | None) -> None:
@@ -143,7 +152,7 @@ def end_run(cid: str | None) -> None:
     run.ended = True
     for table in list(_tables.values()):
         table.by_run.pop(cid, None)
-    _drop_lock_if_unused(cid)
+    _let_go(cid)
 
 
 def kept() -> int:
@@ -153,13 +162,21 @@ def kept() -> int:
     return len(_locks)
 
 
-def _drop_lock_if_unused(cid: str) -> None:
+def _let_go(cid: str) -> None:
+    # Drop a run's lock if nothing is kept for it; a run that has ended keeps nothing. Who does not get the
+    # lock need not wait: its holder comes here when he has let go of it.
     run = _locks.get(cid)
     if run is None or not run.lock.acquire(blocking=False):
         return
     try:
-        if run.holder is None and not any(cid in table.by_run for table in list(_tables.values())):
-            _locks.pop(cid, None)
+        if run.holder is not None:
+            return
+        tables = list(_tables.values())
+        if run.ended:
+            for table in tables:
+                table.by_run.pop(cid, None)
+        if not any(cid in table.by_run for table in tables) and _locks.get(cid) is run:
+            del _locks[cid]
     finally:
         run.lock.release()
 
@@ -167,7 +184,10 @@ def _drop_lock_if_unused(cid: str) -> None:
 def _after_fork() -> None:
     # Threads that held a lock stayed in the parent, and would hold it for ever here.
     for run in _locks.values():
-        run.lock = threading.RLock()
+        if run.lock.acquire(blocking=False):
+            run.lock.release()
+        else:
+            run.lock, run.holder = threading.RLock(), None
 
 
 os.register_at_fork(after_in_child=_after_fork)
