@@ -26,9 +26,18 @@ class Subscription(Generic[P, R]):
     A function's subscription: cancel it, use it as a context manager, or call it as the function it is of.
     """
 
-    def __init__(self, fn: Callable[P, R], signal: EventSignal, receiver: Receiver, *, weak: bool) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        signal: EventSignal,
+        receiver: Receiver,
+        origin: Origin | None,
+        *,
+        weak: bool,
+    ) -> None:
         self._signal = signal
         self._receiver = receiver
+        self._origin = origin
         # Not to be what keeps a weakly subscribed function alive.
         self._function: Callable[[], Callable[P, R] | None] = _weak_reference(fn) if weak else lambda: fn
         if not weak:
@@ -65,8 +74,9 @@ class Subscription(Generic[P, R]):
         An event that is being delivered at this moment may still reach the function.
         """
         self._signal.disconnect(self._receiver)
-        with lock:
-            _forget_origin(self._signal, self._receiver)
+        if self._origin is not None:
+            with lock:
+                _forget(self._signal, self._origin, self._receiver)
 
     def __enter__(self) -> Subscription[P, R]:
         return self
@@ -86,11 +96,14 @@ class Origin:
     Where a function was defined, to tell a function defined again from another of the same name.
     """
 
-    __slots__ = ("code", "key", "module_spec")
+    __slots__ = ("code", "key", "module_spec", "namespace", "receivers")
 
     def __init__(self, fn: FunctionType) -> None:
         self.key = (fn.__module__, fn.__qualname__)
+        # Compared by identity: code compiled again from the same text is equal, and another.
         self.code = fn.__code__
+        self.namespace = fn.__globals__
+        self.receivers: set[Receiver] = set()
         # A reload gives the module another spec object.
         self.module_spec = getattr(sys.modules.get(fn.__module__), "__spec__", None)
 
@@ -98,9 +111,10 @@ class Origin:
         """
         Tell whether `later` is this function, defined again by a reload or a notebook cell run twice.
 
-        Two functions of one name in one file are two functions, unless the file was executed again.
+        Two functions of one name in one file are two functions, unless the file was executed again; so are
+        those that one statement makes in a loop, which share its code.
         """
-        return (
+        return self.namespace is later.namespace and (
             self.code.co_filename != later.code.co_filename
             or self.code.co_firstlineno == later.code.co_firstlineno
             or self.module_spec is not later.module_spec
@@ -114,12 +128,6 @@ def origin_of(fn: object) -> Origin | None:
     if not isinstance(fn, FunctionType) or "<" in fn.__qualname__:
         return None
     return Origin(fn)
-
-
-def _forget_origin(signal: EventSignal, receiver: Receiver) -> None:
-    for key, ours in list(signal.origins.items()):
-        if ours.pop(receiver, None) is not None and not ours:
-            del signal.origins[key]
 
 
 def check_handler(fn: Any, what: str, *, arguments: int) -> int:
@@ -208,15 +216,31 @@ def subscribe(
     )
     if weak:
         receiver.call = weak_call(fn, lambda: signal.disconnect(receiver))
-    origin = origin_of(fn)
+    origin = origin_of(fn) if correlation_id is None else None
     with lock:
         if origin is not None:
-            ours = signal.origins.setdefault(origin.key, {})
-            for earlier, (where, function) in list(ours.items()):
-                if function() is not fn and where.is_defined_again_by(origin):
-                    receiver.order = min(receiver.order, earlier.order)
-                    signal.disconnect(earlier)
-                    del ours[earlier]
-            ours[receiver] = (origin, weakref.ref(fn))
+            origin = _replace_earlier(signal, origin, receiver)
         signal.connect(receiver, weak=False)
-    return Subscription(fn, signal, receiver, weak=weak)
+    return Subscription(fn, signal, receiver, origin, weak=weak)
+
+
+def _replace_earlier(signal: EventSignal, origin: Origin, receiver: Receiver) -> Origin:
+    by_code = signal.origins.setdefault(origin.key, {})
+    for code, earlier in list(by_code.items()):
+        if earlier.code is not origin.code and earlier.is_defined_again_by(origin):
+            for old in earlier.receivers:
+                receiver.order = min(receiver.order, old.order)
+                signal.disconnect(old)
+            del by_code[code]
+    origin = by_code.setdefault(id(origin.code), origin)
+    origin.receivers.add(receiver)
+    return origin
+
+
+def _forget(signal: EventSignal, origin: Origin, receiver: Receiver) -> None:
+    origin.receivers.discard(receiver)
+    if not origin.receivers:
+        by_code = signal.origins.get(origin.key, {})
+        by_code.pop(id(origin.code), None)
+        if not by_code:
+            signal.origins.pop(origin.key, None)
