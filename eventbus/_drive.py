@@ -21,7 +21,8 @@ from .values import ToolCall, ToolResult
 T = TypeVar("T")
 
 Model: TypeAlias = Callable[..., Any]
-Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Callable[[ToolCall], Any]
+# The values are callables; mypy joins the types of several functions to none that a Callable accepts.
+Tools: TypeAlias = Mapping[str, Any] | Callable[[ToolCall], Any]
 
 
 class Performer(Protocol):
@@ -177,10 +178,9 @@ def tool_performer(tools: Tools) -> Performer:
             # A tool receives a plain dict of its own, to do with as it likes.
             object.__setattr__(plain, "input", arguments)
             return tools(plain)
-        named = cast("Mapping[str, Callable[..., Any]]", tools)
-        tool = named.get(call.name)
+        tool = tools.get(call.name)
         if tool is None:
-            msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, named)) or 'none'}."
+            msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, tools)) or 'none'}."
             raise LookupError(msg)
         if not isinstance(arguments, dict):
             msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."
