@@ -43,7 +43,7 @@ def load(name: str) -> None:
         LoadError: If there is no such file, or something fails while it is imported, SystemExit included.
     """
     try:
-        if name.endswith(".py") or os.sep in name:
+        if name.endswith(".py") or "/" in name or os.sep in name:
             _load_file(os.path.abspath(name))
         else:
             discover(name)

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 import attrs
 
 from ._errors import EventbusError
+from ._plain import CUT
 from .values import Message, ModelResponse, ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -30,8 +31,10 @@ ERROR: Final = "Error"
 
 UNANSWERED: Final = "the record ends before the tool's answer"
 
+_SHOWN: Final = 60
 _GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _OWN_KEYS: Final = frozenset({"id", "agent", "model", "messages"})
 # Aliases that tell type checkers what a bare `list` leaves unknown.
 _LIST: Final[type[list[Any]]] = list
@@ -247,26 +250,22 @@ class _Conversation:
         Take in the next message.
         """
         role = _field(message, "role", str, f"message {number}")
+        if role not in _ROLES:
+            _refuse(f"message {number}: unknown role {_shown(role)}; known are {', '.join(_ROLES)}")
         where = f"message {number} ({role})"
         if role == "tool":
             self._open.answer(message, where)
             return
         missing = self._open.first_unanswered()
         if missing is not None:
-            _refuse(f"{where}: comes before the answer to the call of {missing.name!r}, id {missing.id!r}")
+            _refuse(f"{where}: comes before the answer to the call of {_named(missing)}")
         if role == "assistant":
             self._close()
             self._open = _OpenTurn(number, _response(message, self._model, where))
-        elif role == "user":
-            text = _content(message, where)
-            if self.message is None:
-                self.message = Message(text)
-        elif role in {"system", "developer"}:
-            _content(message, where)
         else:
-            _refuse(
-                f"message {number}: unknown role {role!r}; known are system, developer, user, assistant, tool"
-            )
+            text = _content(message, where)
+            if role == "user" and self.message is None:
+                self.message = Message(text)
 
     def finish(self) -> Sequence[Turn]:
         """
@@ -314,9 +313,7 @@ class _OpenTurn:
         call_id = _optional(message, "tool_call_id", str, where)
         indexes = self._by_id.get(first.id if call_id is None else call_id)
         if not indexes:
-            _refuse(
-                f"{where}: answers {call_id!r}, but the next open call is {first.name!r}, id {first.id!r}"
-            )
+            _refuse(f"{where}: answers id {_shown(call_id)}, but the next open call is of {_named(first)}")
         self._results[indexes.popleft()] = _result(text)
 
     def turn(self, number: int) -> Turn:
@@ -433,6 +430,14 @@ def _optional(data: dict[str, Any], key: str, kind: type[T], where: str) -> T | 
 
 def _kind(value: object) -> str:
     return _KINDS[type(value)]
+
+
+def _named(call: ToolCall) -> str:
+    return f"{_shown(call.name)}, id {_shown(call.id)}"
+
+
+def _shown(text: str | None) -> str:
+    return repr(text if text is None or len(text) <= _SHOWN else text[: _SHOWN - 1] + CUT)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -25,6 +25,9 @@ from ._plain import CUT
 
 Row: TypeAlias = Sequence[str]
 
+_BAD: Final = frozenset({"lines not replayed", "failed", "times"})
+"""What is red unless it is 0."""
+
 _NAME: Final = 40
 _PLACE: Final = 36
 
@@ -94,7 +97,7 @@ def _facts(facts: Mapping[str, float]) -> Table:
     grid.add_column()
     grid.add_column(justify="right")
     for name, number in facts.items():
-        grid.add_row(Text(name), Text(_number(number, ","), "bold"))
+        grid.add_row(Text(name), _figure(name, number, "bold"))
     return grid
 
 
@@ -104,8 +107,12 @@ def _counts(counts: Counts) -> Table:
     for heading in counts.headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, numbers in counts.rows:
-        table.add_row(Text(_name(name)), *(Text(_number(number, ",")) for number in numbers))
+        table.add_row(Text(_name(name)), *map(_figure, counts.headings[1:], numbers))
     return table
+
+
+def _figure(heading: str, number: float, style: str = "") -> Text:
+    return Text(_number(number, ","), "bold red" if heading in _BAD and number else style)
 
 
 def _number(number: float, comma: str = "") -> str:
@@ -219,12 +226,13 @@ def _place(row: Mapping[str, Any]) -> str:
 
 
 def _table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
 def _draw(*things: object) -> None:
     console = Console(file=sys.stdout, force_terminal=True, highlight=False)
     for thing in things:
+        console.print()
         console.print(thing)
 
 

@@ -136,7 +136,10 @@ def _show_summary(summary: Summary, problems: int) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def events(as_json: bool) -> None:
     """
-    List the events of the catalog: channel, readers, and the line that each has in the log.
+    List the events of the catalog.
+
+    Each with its channel, whether it ends the run, the line it has in the log and that line's level, and its
+    readers; of gates, * marks what can be written, and ! what keeps its first value.
     """
     (show_json if as_json else show_events)([_event_row(cls) for cls in _catalog()])
 
@@ -216,7 +219,7 @@ def _event_row(cls: type[EventRoot]) -> dict[str, Any]:
         "sticky": [name for name, sticky in writable.items() if sticky],
         "ends_run": cls.ends_run,
         "line": words,
-        "level": None if words is None else cls.log_level,
+        "level": None if words is None or "action" in readers else cls.log_level,
     }
 
 
@@ -227,5 +230,5 @@ def _line_words(cls: type[EventRoot], readers: Sequence[str]) -> str | None:
     line = cls(**required)._line()  # type: ignore[arg-type]  # the constructor of a class known only by its base
     if line is None:
         return None
-    # The words are those of all events of the class, but for a gate's decision, which says which.
+    # All events of a class have the same words and level, but for a gate's decision: its action says which.
     return f"{line.words[0]} ..." if "action" in readers else " ".join(line.words)
