@@ -45,20 +45,15 @@ def process_refund(order_id: str, amount: int) -> str:
     return f"refunded {amount}"
 
 
-TOOLS = {"lookup_order": lookup_order, "lookup_customer": lookup_customer, "process_refund": process_refund}
+TOOLS = {tool.__name__: tool for tool in (lookup_order, lookup_customer, process_refund)}
 
 
 async def main() -> None:
+    lookups = [ToolCall("call_0", "lookup_order", {"order_id": "A1"}), ToolCall("call_1", "lookup_customer")]
+    refund = ToolCall("call_2", "process_refund", {"order_id": "A1", "amount": 80})
     async with AsyncRun(agent="sundae", message="Refund 80 for A1") as run:
-        calls = [
-            ToolCall("call_0", "lookup_order", {"order_id": "A1"}),
-            ToolCall("call_1", "lookup_customer"),
-        ]
-        for call, result in await run.call_tools(
-            [order, ToolCall("call_1", "lookup_customer")], TOOLS, parallel=2
-        ):
+        for call, result in await run.call_tools(lookups, TOOLS, parallel=2):
             print(f"{call.name}: {result.data}")
-        refund = ToolCall("call_2", "process_refund", {"order_id": "A1", "amount": 80})
         for call, result in await run.call_tools([refund], TOOLS):
             print(f"{call.name}: {result.error}")
 
