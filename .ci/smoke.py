@@ -70,7 +70,7 @@ def main(extras: "list[str]") -> None:
     absent = [name for name in eventbus.__all__ if not hasattr(eventbus, name)]
     check(not absent, "every name of __all__ is there", ", ".join(absent))
     for module in pkgutil.iter_modules(eventbus.__path__):
-        if module.name != "__main__":
+        if not module.name.startswith("_"):
             statement = f"import eventbus.{module.name}"
             check_runs_or_names_extra(statement, "-c", statement)
     check_command_line("cli" in extras)
