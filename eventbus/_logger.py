@@ -81,18 +81,21 @@ class EventLogger(Hook):
                 return
             text = body(line, settings.redact or default_redact)
         else:
-            own = event.log_line()
-            if own is None:
+            text = own_text(event.log_line())
+            if text is None:
                 return
-            text = own_text(own)
         send(Entry(level, event.timestamp, event.correlation_id, text, line, event))
 
 
-def own_text(line: str) -> str:
+def own_text(line: str | None) -> str | None:
     """
-    Return a user's own line redacted, printable and cut.
+    Return a user's own line redacted, printable and cut; None for no line.
     """
+    if line is None:
+        return None
     copy = plain(line, redact=redact(), path=("log_line",), limits=OWN_LINE).value
+    if copy is None:
+        return None
     return escape(copy if isinstance(copy, str) else json.dumps(copy, ensure_ascii=False))
 
 
@@ -155,7 +158,8 @@ def limited(line: Line) -> Line | None:
     """
     Return a failure line, with the number of those left out before it; None if it is one too many.
     """
-    left = failures.left_out(str(cast("tuple[str, Any]", line.subject)[1]))
+    handler: object = line.subject and line.subject[1]
+    left = failures.left_out(handler if isinstance(handler, str) else "")
     if left is None:
         return None
     return line._replace(fields={**line.fields, "left_out": left}) if left else line
