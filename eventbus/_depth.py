@@ -28,7 +28,7 @@ MIN_SHARE: Final = 4
 """Fewer have, if besides they hold the stack's fourth part or more."""
 
 MAX_OVERFLOWS: Final = 3
-"""Fewer still have, if they end at the stack's end as often as this: in an app that left them no more room."""
+"""Fewer still have, if they reach the stack's end as often as this: in an app that left them little room."""
 
 SLACK: Final = 8
 """How many frames further than the widest level the failing one may have reached."""
@@ -44,8 +44,8 @@ trips: dict[Any, Any] = {}
 """
 What is wrong just now; empty almost always, and the only thing that a plain emit looks at.
 
-Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there may
-be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
+Under OVERFLOW the RecursionError that a delivery loop has just caught: put there without a call, for there
+may be no stack left for one. Under a thread's ident, or a Level, the Trip that stops its emits.
 """
 
 loop_codes: set[CodeType] = set()
@@ -240,9 +240,10 @@ def _look_at_mark() -> None:
     mine = _Stack(sys._getframe(1))
     if any(frame in theirs for frame in mine.loops):
         _overflowed(error, mine)
-    elif not any(
-        frame in theirs for top in sys._current_frames().values() for frame in _Stack(top).loops
-    ) and trips.get(OVERFLOW) is error:
+    elif (
+        not any(frame in theirs for top in sys._current_frames().values() for frame in _Stack(top).loops)
+        and trips.get(OVERFLOW) is error
+    ):
         trips.pop(OVERFLOW, None)
 
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from types import FrameType, FunctionType
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeAlias, TypeVar, cast, overload
 
 import attrs
 
@@ -18,6 +17,7 @@ from ._event import EventRoot
 from ._priority import Priority
 from ._registry import Receiver, next_order, signal_of
 from ._report import notice
+from ._shared import Shared
 from ._stateful import Instances
 from ._subscribe import check_handler, check_when
 
@@ -31,22 +31,24 @@ E5 = TypeVar("E5", bound=EventRoot)
 E6 = TypeVar("E6", bound=EventRoot)
 E7 = TypeVar("E7", bound=EventRoot)
 E8 = TypeVar("E8", bound=EventRoot)
-E_contra = TypeVar("E_contra", contravariant=True)
+E = TypeVar("E")
 
 _MARK: Final = "_eventbus_on"
 _OWN: Final = "_eventbus_class"
 _KEY: Final = "_eventbus_key"
+_PLACE: Final = "_eventbus_place"
 
 Place: TypeAlias = tuple[str, int]
+Retired: TypeAlias = tuple[str, str]
 
 
-class OnDecorator(Protocol[E_contra]):
+class OnDecorator(Protocol[E]):
     """
     What `on(...)` returns: it takes a handler of the event, or of nothing, and gives it back.
     """
 
     @overload
-    def __call__(self, fn: Callable[[H, E_contra], R], /) -> Callable[[H, E_contra], R]: ...
+    def __call__(self, fn: Callable[[H, E], R], /) -> Callable[[H, E], R]: ...
     @overload
     def __call__(self, fn: Callable[[H], R], /) -> Callable[[H], R]: ...
 
@@ -244,9 +246,6 @@ class HookEntry:
         self.handlers: list[Handler] = []
         self.receivers: list[Receiver] = []
         self.instances: Instances | None = None
-        self.place: Place | None = None
-        self.shared: Any = None
-        self.shared_lock = threading.Lock()
 
     @property
     def events(self) -> tuple[type[EventRoot], ...]:
@@ -260,7 +259,7 @@ class HookEntry:
         """
         Whether some handler's writing can change a run.
         """
-        return any(not event._fails_open for event in self.events)
+        return _has_gates(self.handlers)
 
     @property
     def state(self) -> str:
@@ -277,7 +276,7 @@ class HookEntry:
         """
         Return the entry as its row of `hooks()`.
         """
-        file, line = self.place or (None, None)
+        file, line = self.cls.__dict__[_PLACE] or (None, None)
         return HookInfo(
             cls=self.cls,
             name=self.cls.__name__,
@@ -297,6 +296,7 @@ class HookEntry:
         if cls.stateful:
             self.instances = Instances(cls, cls.stateful_capacity, cls.lock_timeout)
             self.instances.open()
+        shared = Shared(cls, cls.lock_timeout) if cls.shared else None
         for index, handler in enumerate(self.handlers):
             method = _method(cls, handler.name)
             receiver = Receiver(
@@ -309,10 +309,13 @@ class HookEntry:
                 hook=self,
                 accepts=accepts,
             )
-            receiver.call = self._bind(method, receiver)
             if self.instances is not None:
+                receiver.call = self.instances.bind(method, receiver.name)
                 receiver.serial = id(self.instances)
-            elif not cls.shared:
+            elif shared is not None:
+                receiver.call = shared.bind(method, receiver.name)
+            else:
+                receiver.call = _per_event(cls, method)
                 receiver.per_event = (cls, method)
             self.receivers.append(receiver)
             for event in handler.events:
@@ -332,38 +335,38 @@ class HookEntry:
         Drop the instances.
         """
         self.receivers = []
-        self.shared = None
         if self.instances is not None:
             self.instances.close()
             self.instances = None
-
-    def _bind(self, method: Callable[[Any, Any], Any], receiver: Receiver) -> Callable[[Any], Any]:
-        cls = self.cls
-        if self.instances is not None:
-            return self.instances.bind(method, receiver.name)
-        if cls.shared:
-            return lambda event: method(self.shared or self._make_shared(), event)
-        return lambda event: method(cls(), event)
-
-    def _make_shared(self) -> Any:
-        with self.shared_lock:
-            if self.shared is None:
-                self.shared = self.cls()
-            return self.shared
 
 
 def _never(event: Any) -> Any:
     raise NotImplementedError
 
 
+def _per_event(cls: type[Hook], method: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
+    return lambda event: method(cls(), event)
+
+
+def _takes_event(cls: type[Hook], name: str, where: str) -> bool:
+    # Whatever kind of attribute the handler is, Python itself knows how to bind it.
+    found: object = inspect.getattr_static(cls, name)
+    is_bound = isinstance(found, (staticmethod, classmethod)) or not hasattr(found, "__get__")
+    arguments = 1 if is_bound else 2
+    taken = check_handler(getattr(cls, name), where, arguments=arguments)
+    if not taken and not is_bound:
+        msg = f"{where} takes no `self`; give it one, or make it a staticmethod."
+        raise TypeError(msg)
+    return taken == arguments
+
+
 def _method(cls: type[Hook], name: str) -> Callable[[Any, Any], Any]:
-    # A function of (instance, event), whatever kind of attribute the handler is.
+    # A function of (instance, event).
+    takes_event = _takes_event(cls, name, name)
     found = inspect.getattr_static(cls, name)
     if isinstance(found, FunctionType):
-        if check_handler(found, name, arguments=2) == 2:
-            return found
-        return lambda instance, _: found(instance)
-    if check_handler(getattr(cls, name), name, arguments=1) == 1:
+        return found if takes_event else lambda instance, _: found(instance)
+    if takes_event:
         return lambda instance, event: getattr(instance, name)(event)
     return lambda instance, _: getattr(instance, name)()
 
@@ -402,47 +405,62 @@ class Hook:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        first = cls.__dict__.get(_OWN)
-        rebuilt = first is not None and first.__name__ == cls.__name__
+        first: type[Hook] | None = cls.__dict__.get(_OWN)
+        if first is not None and first.__name__ != cls.__name__:
+            # A class made by hand of the other's namespace, not the other rebuilt by attrs.
+            first = None
         handlers = _handlers_of(cls)
         try:
             _check_class(cls, handlers)
         except TypeError:
-            if rebuilt:
+            if first is not None:
                 # Its first pass went live before attrs gave it a constructor.
                 first.unregister()
-                _registry.state.hooks.pop(first.__dict__[_KEY], None)
+                _forget(first)
             raise
+        if first is not None:
+            key: Hashable = first.__dict__[_KEY]
+        elif "<locals>" in cls.__qualname__:
+            key = object()
+        else:
+            key = (cls.__module__, cls.__qualname__)
+        if first is None:
+            setattr(cls, _PLACE, _place_of_class_statement(cls))
+        retired: list[Retired] = []
         with _registry.lock:
-            if rebuilt:
-                key: Hashable = first.__dict__[_KEY]
-            elif "<locals>" in cls.__qualname__:
-                key = object()
-            else:
-                key = (cls.__module__, cls.__qualname__)
-            _check_replaces(cls)
+            _check_replaces(cls, key, handlers)
             setattr(cls, _OWN, cls)
-            _put(cls, key, handlers, None if rebuilt else _place_of_class_statement(cls))
+            setattr(cls, _KEY, key)
+            _put(cls, handlers, retired)
+        _tell(retired)
 
     @classmethod
     def register(cls) -> None:
         """
         Make the class live again after `unregister`; a class that is live stays so.
 
+        One that was defined again since takes the place of the later definition.
+
         Raises:
-            TypeError: If it is abstract, or Hook itself.
+            TypeError: If it is abstract, or Hook itself; or if a gate would be retired by this, without
+                `replaces = True` in the class that retires it.
         """
         if cls is Hook or is_abstract(cls):
             msg = f"{cls.__qualname__} is abstract and cannot be live; subclass it."
             raise TypeError(msg)
+        retired: list[Retired] = []
         with _registry.lock:
             key = cls.__dict__[_KEY]
             entry = _registry.state.hooks.get(key)
             if entry is None or entry.cls is not cls:
-                _put(cls, key, _handlers_of(cls), _place_of_class_statement(cls))
+                handlers = _handlers_of(cls)
+                _check_replaces(cls, key, handlers)
+                _put(cls, handlers, retired)
             else:
+                _check_replaces(cls, key, entry.handlers)
                 entry.wanted = True
-                _settle(entry)
+                _settle(entry, retired)
+        _tell(retired)
 
     @classmethod
     def unregister(cls) -> None:
@@ -453,7 +471,7 @@ class Hook:
             entry = _registry.state.hooks.get(cls.__dict__.get(_KEY))
             if entry is not None and entry.cls is cls:
                 entry.wanted = False
-                _settle(entry)
+                _settle(entry, [])
 
 
 def _handlers_of(cls: type[Hook]) -> list[Handler]:
@@ -476,22 +494,55 @@ def _check_class(cls: type[Hook], handlers: list[Handler]) -> None:
             raise TypeError(msg)
     for handler in handlers:
         _check_handler(cls, handler)
-    if cls.stateful and cls.shared:
-        msg = f"{cls.__qualname__} is both stateful (an instance per run) and shared (one per process); choose one."
-        raise TypeError(msg)
+    for name in ("stateful", "shared", "abstract", "replaces", "shadow"):
+        value = getattr(cls, name)
+        if not isinstance(value, bool):
+            _reject_setting(cls, name, "True or False")
     if not isinstance(cast("object", cls.priority), int):
-        msg = f"{cls.__qualname__}.priority must be an int, not {cls.priority!r}."
+        _reject_setting(cls, "priority", "an int")
+    capacity = cast("object", cls.stateful_capacity)
+    if capacity is not None and not (type(capacity) is int and capacity > 0):
+        _reject_setting(cls, "stateful_capacity", "an int of at least 1, or None")
+    timeout = cast("object", cls.lock_timeout)
+    if timeout is not None and not (type(timeout) in (int, float) and cast("float", timeout) > 0):
+        _reject_setting(cls, "lock_timeout", "more than 0 seconds, or None")
+    if cls.stateful and cls.shared:
+        msg = f"{cls.__qualname__} is both stateful (one per run) and shared (one per process); choose one."
         raise TypeError(msg)
-    if cls.__init__ is not object.__init__ and not is_abstract(cls):
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
-        if needed:
-            msg = (
-                f"{cls.__qualname__}.__init__ needs {', '.join(needed)}, but the bus makes instances without "
-                "arguments; make settings class attributes, or give them defaults."
-            )
-            raise TypeError(msg)
+    if not is_abstract(cls):
+        for name in ("__new__", "__init__"):
+            _check_constructor(cls, name)
+
+
+def _reject_setting(cls: type[Hook], name: str, what: str) -> NoReturn:
+    msg = (
+        f"{cls.__qualname__}.{name} must be {what}, not {getattr(cls, name)!r}; settings are class "
+        f"attributes, so write `{name} = ...` without an annotation, which would make it a field."
+    )
+    raise TypeError(msg)
+
+
+def _check_constructor(cls: type[Hook], name: str) -> None:
+    constructor = getattr(cls, name)
+    if constructor is getattr(object, name):
+        return
+    try:
+        parameters = list(inspect.signature(constructor).parameters.values())[1:]
+    except ValueError:
+        # Some constructors of extension modules do not tell.
+        return
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]
+    if needed:
+        msg = (
+            f"{cls.__qualname__}.{name} needs {', '.join(needed)}, but the bus makes instances without "
+            "arguments; make settings class attributes, or give them defaults."
+        )
+        raise TypeError(msg)
+
+
+def _is_event_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, EventRoot)
 
 
 def _check_handler(cls: type[Hook], handler: Handler) -> None:
@@ -500,30 +551,40 @@ def _check_handler(cls: type[Hook], handler: Handler) -> None:
         msg = f"{where}: @on() names no event; name the event classes it handles, as in @on(OrderPlaced)."
         raise TypeError(msg)
     for event in handler.events:
-        if not (isinstance(cast("object", event), type) and issubclass(event, EventRoot)):
+        if not _is_event_class(event):
             msg = f"{where}: @on names {event!r}, which is no event class; name subclasses of Event."
             raise TypeError(msg)
-    found = inspect.getattr_static(cls, handler.name)
-    if isinstance(found, FunctionType):
-        check_handler(found, where, arguments=2)
-    else:
-        check_handler(getattr(cls, handler.name), where, arguments=1)
+    _takes_event(cls, handler.name, where)
     check_when(handler.when, where)
     if handler.priority is not None and not isinstance(cast("object", handler.priority), int):
         msg = f"{where}: `priority` must be an int, not {handler.priority!r}."
         raise TypeError(msg)
 
 
-def _check_replaces(cls: type[Hook]) -> None:
-    if is_abstract(cls) or cls.__dict__.get("replaces"):
+def _has_gates(handlers: list[Handler]) -> bool:
+    return any(not event._fails_open for handler in handlers for event in handler.events)
+
+
+def _check_replaces(cls: type[Hook], key: Hashable, handlers: list[Handler]) -> None:
+    if is_abstract(cls):
         return
-    for entry in _entries_above(cls):
-        if entry.live and entry.has_gates:
-            msg = (
-                f"{cls.__qualname__} would retire {entry.cls.__qualname__}, whose gates guard runs; "
-                "set `replaces = True` in its body if it is to take their place."
-            )
-            raise TypeError(msg)
+    if not cls.__dict__.get("replaces"):
+        for entry in _entries_above(cls):
+            if entry.live and entry.has_gates:
+                msg = (
+                    f"{cls.__qualname__} would retire {entry.cls.__qualname__}, whose gates guard runs; "
+                    "set `replaces = True` in its body if it is to take their place."
+                )
+                raise TypeError(msg)
+    if _has_gates(handlers):
+        for entry in _live_below(cls, key):
+            if not entry.cls.__dict__.get("replaces"):
+                msg = (
+                    f"{cls.__qualname__} has gates that would not guard: its live subclass "
+                    f"{entry.cls.__qualname__} retires it; set `replaces = True` in that body if it is to "
+                    "take their place, or unregister it first."
+                )
+                raise TypeError(msg)
 
 
 def is_abstract(cls: type) -> bool:
@@ -540,27 +601,46 @@ def _entries_above(cls: type) -> list[HookEntry]:
     return [hooks_[key] for key in dict.fromkeys(keys) if key in hooks_]
 
 
-def _put(cls: type[Hook], key: Hashable, handlers: list[Handler], place: Place | None) -> None:
+def _live_below(cls: type, key: Hashable) -> list[HookEntry]:
+    # What is live of the subclasses of a hook class, and of its earlier definitions.
+    known = _registry.state.hooks
+    entry = known.get(key)
+    if not type.__subclasses__(cls) if entry is None else not entry.live_below:
+        return []
+    return [
+        other
+        for other in known.values()
+        if other.live and any(base.__dict__.get(_KEY) is key for base in other.cls.__mro__[1:])
+    ]
+
+
+def _put(cls: type[Hook], handlers: list[Handler], retired: list[Retired]) -> None:
+    key = cls.__dict__[_KEY]
     entry = _registry.state.hooks.get(key)
     if entry is None:
-        below = [
-            other for other in _registry.state.hooks.values() if other.live and issubclass(other.cls, cls)
-        ]
-        entry = _registry.state.hooks[key] = HookEntry(key, cls, next_order())
-        entry.live_below = len(below)
+        entry = HookEntry(key, cls, next_order())
+        entry.live_below = len(_live_below(cls, key))
+        _registry.state.hooks[key] = entry
     else:
         entry.wanted = False
-        _settle(entry)
+        _settle(entry, [])
     entry.cls = cls
     entry.handlers = handlers
-    entry.place = place or entry.place
     entry.wanted = not is_abstract(cls)
-    setattr(cls, _KEY, key)
-    _settle(entry)
+    _settle(entry, retired)
 
 
-def _settle(entry: HookEntry) -> None:
-    # Make the entry live or not, as it should be, and tell the classes it specialises.
+def _forget(cls: type[Hook]) -> None:
+    # Its entry stays where live subclasses of an earlier definition are counted in it.
+    with _registry.lock:
+        key = cls.__dict__[_KEY]
+        entry = _registry.state.hooks.get(key)
+        if entry is not None and not entry.live_below:
+            del _registry.state.hooks[key]
+
+
+def _settle(entry: HookEntry, retired: list[Retired]) -> None:
+    # Make the entry live or not, as it should be, and with it the classes it specialises.
     live = entry.wanted and not entry.live_below
     if live == entry.live:
         return
@@ -574,9 +654,15 @@ def _settle(entry: HookEntry) -> None:
         other.live_below += 1 if live else -1
     for other in above:
         was_live = other.live
-        _settle(other)
+        _settle(other, retired)
         if was_live and not other.live:
-            notice("debug", ("HOOK", "RETIRED"), ("hook", other.cls.__name__), by=entry.cls.__name__)
+            retired.append((other.cls.__name__, entry.cls.__name__))
+
+
+def _tell(retired: list[Retired]) -> None:
+    # Not while the registry is locked: whoever hears it may run anything.
+    for base, by in retired:
+        notice("debug", ("HOOK", "RETIRED"), ("hook", base), by=by)
 
 
 def _place_of_class_statement(cls: type) -> Place | None:
@@ -607,7 +693,8 @@ class HooksView:
         return len(_registry.state.hooks)
 
     def __contains__(self, cls: object) -> bool:
-        return any(entry.cls is cls for entry in list(_registry.state.hooks.values()))
+        known: list[object] = [entry.cls for entry in list(_registry.state.hooks.values())]
+        return any(one is cls for one in known)
 
     def __repr__(self) -> str:
         return f"<hooks: {', '.join(f'{info.name} ({info.state})' for info in self) or 'none'}>"
@@ -633,7 +720,7 @@ def hooks() -> HooksView:
     Return a read-only view of the hooks that are registered, in the order of delivery.
 
     Returns:
-        An iterable of `HookInfo`, with `len`, `in` (for a class) and `.get(name)`. It shows the registry as it
-        is when it is looked at.
+        An iterable of `HookInfo`, with `len`, `in` (for a class) and `.get(name)`. It shows the registry as
+        it is when it is looked at.
     """
     return _view
