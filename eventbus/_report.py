@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ._counters import counters
@@ -103,6 +103,28 @@ def notice(
         listeners.notice(Notice(level, words, subject, fields, correlation_id, error))
 
 
+class TimedAwaitable:
+    """
+    Awaits a handler's awaitable, and tells how long that took.
+    """
+
+    __slots__ = ("inner", "tell")
+
+    def __init__(self, inner: Awaitable[Any], tell: Callable[[float], None]) -> None:
+        self.inner = inner
+        self.tell = tell
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._timed().__await__()
+
+    async def _timed(self) -> Any:
+        started = time.monotonic()
+        try:
+            return await self.inner
+        finally:
+            self.tell(time.monotonic() - started)
+
+
 def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any], Any]:
     """
     Wrap a handler so that it is reported when it takes longer than `limit` seconds.
@@ -119,13 +141,6 @@ def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any]
                 seconds=round(seconds, 2),
             )
 
-    async def timed_await(awaitable: Awaitable[Any], event: Any) -> Any:
-        started = time.monotonic()
-        try:
-            return await awaitable
-        finally:
-            tell(event, time.monotonic() - started)
-
     def run(event: Any) -> Any:
         started = time.monotonic()
         try:
@@ -134,7 +149,7 @@ def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any]
             tell(event, time.monotonic() - started)
             raise
         if result is not None and inspect.isawaitable(result):
-            return timed_await(result, event)
+            return TimedAwaitable(result, lambda seconds: tell(event, seconds))
         tell(event, time.monotonic() - started)
         return result
 

@@ -11,28 +11,34 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import importlib
 import inspect
 import os
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Coroutine, Hashable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from ._context import running_loop, scope_loop
 from ._counters import counters, gauge
 from ._depth import hook_name, level_var
 from ._errors import LoopClosedError, PendingLimitError
-from ._report import notice, report_failure
+from ._report import TimedAwaitable, notice, report_failure
 from ._settings import settings
 
 if TYPE_CHECKING:
     from ._registry import Receiver
 
 T = TypeVar("T")
+Waiter: TypeAlias = "tuple[Delivery | None, asyncio.AbstractEventLoop, asyncio.Future[None]]"
 
 EXIT_DRAIN_SECONDS: Final = 5.0
-"""How long the interpreter's exit waits for pending deliveries."""
+"""How long the interpreter's exit waits for pending deliveries, in all."""
+
+CANCEL_SECONDS: Final = 1.0
+"""How long the background loop waits at exit for the tasks that it has cancelled."""
 
 FULL_WAIT_SECONDS: Final = 1.0
 """How long an emit from a thread waits for room among the pending deliveries."""
@@ -47,12 +53,28 @@ MAX_KEPT_ERRORS: Final = 1000
 """How many errors of strict mode wait for a drain."""
 
 
+delivery_var: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
+    "eventbus_delivery", default=None
+)
+"""The delivery that this code is part of, on whatever task or thread of its own."""
+
+
 class Delivery:
     """
     One async handler's run for one event.
     """
 
-    __slots__ = ("awaitable", "context", "done", "event", "key", "loop", "receiver", "started", "task")
+    __slots__ = (
+        "awaitable",
+        "context",
+        "done",
+        "event",
+        "key",
+        "loop",
+        "receiver",
+        "started",
+        "task",
+    )
 
     def __init__(
         self,
@@ -70,6 +92,7 @@ class Delivery:
         self.context = contextvars.copy_context()
         # A scheduled handler is no longer inside the emit that scheduled it.
         self.context.run(level_var.set, None)
+        self.context.run(delivery_var.set, self)
         self.task: asyncio.Task[Any] | None = None
         self.started = False
         self.done = False
@@ -91,8 +114,8 @@ class Delivery:
         Make sure that what will never be awaited says nothing about it.
         """
         if self.task is not None and not self.task.done():
-            # Its loop is closed: nobody can cancel it any more, and asyncio need not say so as well.
-            self.task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather does
+            silence(self.task)
+            discard(cast("Coroutine[Any, Any, Any]", self.task.get_coro()))
         discard(self.awaitable)
 
 
@@ -109,11 +132,14 @@ class Scheduler:
         self._loops: Counter[asyncio.AbstractEventLoop] = Counter()
         self._chains: dict[Hashable, deque[Delivery]] = {}
         self._waiting_for_room = 0
-        self._waiters: list[tuple[int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._errors: deque[Exception] = deque(maxlen=MAX_KEPT_ERRORS)
+        self._waiters: list[Waiter] = []
+        self._draining: Counter[Delivery] = Counter()
+        self._errors: deque[BaseException] = deque(maxlen=MAX_KEPT_ERRORS)
         self._background: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._exit_registered = False
+        self._exit_seconds = EXIT_DRAIN_SECONDS
+        self._exited = False
         self._of_parent: list[Delivery] = []
 
     @property
@@ -133,55 +159,97 @@ class Scheduler:
         here = running_loop()
         if self._pending:
             self._reap()
-            if len(self._pending) >= settings.max_pending and not self._room(here):
-                self._drop(awaitable, event, receiver)
-                return
         loop = here or scope_loop() or self._background_loop()
+        if loop is None:
+            msg = (
+                f"The interpreter is exiting: {type(event).__name__} was not delivered to {receiver.name}. "
+                "Emit before, or handle it in a plain function."
+            )
+            self._drop(awaitable, event, receiver, LoopClosedError(msg))
+            return
         cid = event.correlation_id
         delivery = Delivery(awaitable, event, receiver, loop, None if cid is None else (receiver.serial, cid))
-        with self._lock:
-            self._register_exit()
-            self._pending[delivery] = None
-            self._loops[loop] += 1
-            if delivery.key is not None:
-                chain = self._chains.setdefault(delivery.key, deque())
-                chain.append(delivery)
-                if len(chain) > 1:
-                    return
-            delivery.started = True
-        self._start(delivery)
+        with self._changed:
+            limit = settings.max_pending
+            if len(self._pending) >= limit and (here is not None or not self._wait_for_room()):
+                accepted = False
+            else:
+                accepted = True
+                self._register_exit()
+                self._pending[delivery] = None
+                self._loops[loop] += 1
+                chain = self._chains.setdefault(delivery.key, deque()) if delivery.key is not None else None
+                if chain is not None:
+                    chain.append(delivery)
+                delivery.started = chain is None or len(chain) == 1
+        if not accepted:
+            msg = (
+                f"{limit} async deliveries are pending; that of {type(event).__name__} to "
+                f"{receiver.name} was dropped. Let the handler do less, or configure(max_pending=...)."
+            )
+            self._drop(awaitable, event, receiver, PendingLimitError(msg))
+        elif delivery.started:
+            self._start(delivery)
 
-    def _start(self, delivery: Delivery) -> None:
-        if running_loop() is delivery.loop:
-            self._start_here(delivery)
-            return
-        try:
-            delivery.loop.call_soon_threadsafe(self._start_here, delivery)
-        except RuntimeError:
-            self._lost(delivery)
+    def _start(self, delivery: Delivery | None) -> None:
+        # A loop: on a closed event loop each delivery of a long chain is lost in its turn.
+        while delivery is not None:
+            if running_loop() is delivery.loop:
+                self._start_here(delivery)
+                return
+            try:
+                delivery.loop.call_soon_threadsafe(self._start_here, delivery)
+                return
+            except RuntimeError:
+                delivery = self._lost(delivery)
 
     def _start_here(self, delivery: Delivery) -> None:
+        if delivery.done:
+            return
         coroutine = as_coroutine(delivery.awaitable)
-        delivery.task = delivery.loop.create_task(coroutine, context=delivery.context)
+        try:
+            delivery.task = delivery.loop.create_task(coroutine, context=delivery.context)
+        except Exception as error:
+            # A task factory of the application's own.
+            discard(coroutine)
+            discard(delivery.awaitable)
+            self._fail(delivery, error)
+            self._start(self._forget(delivery))
+            return
         delivery.task.add_done_callback(lambda task: self._finished(delivery, task))
 
     def _finished(self, delivery: Delivery, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
-            self._lost(delivery)
+            self._start(self._lost(delivery))
             return
         error = task.exception()
         if isinstance(error, Exception):
             if settings.strict:
-                self._errors.append(error)
-            else:
-                delivery.fail(error)
-        self._forget(delivery)
+                error.add_note(f"raised by {delivery.receiver.name}, for {type(delivery.event).__qualname__}")
+            self._fail(delivery, error)
+        elif error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            # Those two come out of the loop itself.
+            self.keep(error)
+        self._start(self._forget(delivery))
 
-    def _forget(self, delivery: Delivery) -> None:
+    def _fail(self, delivery: Delivery, error: Exception) -> None:
+        if settings.strict:
+            self.keep(error)
+        else:
+            delivery.fail(error)
+
+    def keep(self, error: BaseException) -> None:
+        """
+        Keep an error for the next drain to raise.
+        """
+        self._errors.append(error)
+
+    def _forget(self, delivery: Delivery) -> Delivery | None:
+        # Returns the delivery whose turn it is now.
         following: Delivery | None = None
         with self._lock:
             if delivery.done:
-                return
+                return None
             delivery.done = True
             del self._pending[delivery]
             self._loops[delivery.loop] -= 1
@@ -195,25 +263,29 @@ class Scheduler:
                 elif not chain[0].started:
                     following = chain[0]
                     following.started = True
-            if not self._pending or self._waiting_for_room:
-                self._changed.notify_all()
-            for waiter in [waiter for waiter in self._waiters if len(self._pending) <= waiter[0]]:
-                self._waiters.remove(waiter)
-                wake(*waiter[1:])
-        if following is not None:
-            self._start(following)
+            self._tell_waiters()
+        return following
 
-    def _lost(self, delivery: Delivery) -> None:
-        if delivery.done:
-            return
+    def _tell_waiters(self) -> None:
+        if not self._pending or self._waiting_for_room or self._draining:
+            self._changed.notify_all()
+        for own, loop, future in self._waiters:
+            if not self._left(own):
+                wake(loop, future)
+
+    def _lost(self, delivery: Delivery) -> Delivery | None:
+        with self._lock:
+            if delivery.done:
+                return None
+            following = self._forget(delivery)
         delivery.discard()
         counters.dropped += 1
         msg = (
             f"{delivery.receiver.name} was cancelled before it had handled {type(delivery.event).__name__}: "
             "its event loop closed, or its task was cancelled. `await adrain()` before the loop ends."
         )
-        delivery.fail(LoopClosedError(msg))
-        self._forget(delivery)
+        self._fail(delivery, LoopClosedError(msg))
+        return following
 
     def _reap(self) -> None:
         # A loop that is closed with deliveries in its queue tells nobody.
@@ -221,42 +293,39 @@ class Scheduler:
             closed = {loop for loop in self._loops if loop.is_closed()}
             gone = [delivery for delivery in self._pending if delivery.loop in closed] if closed else []
         for delivery in gone:
-            self._lost(delivery)
+            self._start(self._lost(delivery))
 
-    def _room(self, here: asyncio.AbstractEventLoop | None) -> bool:
-        if here is not None:
-            return False
-        with self._changed:
-            self._waiting_for_room += 1
-            try:
-                return self._changed.wait_for(
-                    lambda: len(self._pending) < settings.max_pending, FULL_WAIT_SECONDS
-                )
-            finally:
-                self._waiting_for_room -= 1
+    def _wait_for_room(self) -> bool:
+        self._waiting_for_room += 1
+        try:
+            return self._changed.wait_for(
+                lambda: len(self._pending) < settings.max_pending, FULL_WAIT_SECONDS
+            )
+        finally:
+            self._waiting_for_room -= 1
 
-    def _drop(self, awaitable: Awaitable[Any], event: Any, receiver: Receiver) -> None:
+    def _drop(self, awaitable: Awaitable[Any], event: Any, receiver: Receiver, error: Exception) -> None:
         discard(awaitable)
         counters.dropped += 1
-        msg = (
-            f"{settings.max_pending} async deliveries are pending; that of {type(event).__name__} to "
-            f"{receiver.name} was dropped. Let the handler do less, or configure(max_pending=...)."
-        )
-        report_failure(
-            hook=hook_name(receiver), handler=receiver.name, event=event, error=PendingLimitError(msg)
-        )
+        if settings.strict:
+            self.keep(error)
+        else:
+            report_failure(hook=hook_name(receiver), handler=receiver.name, event=event, error=error)
 
-    def _background_loop(self) -> asyncio.AbstractEventLoop:
+    def _background_loop(self) -> asyncio.AbstractEventLoop | None:
         with self._lock:
-            if self._background is None or not self._background.is_running():
-                loop = asyncio.new_event_loop()
-                running = threading.Event()
-                thread = threading.Thread(target=run_loop, args=(loop, running), name="eventbus", daemon=True)
-                thread.start()
-                running.wait()
-                self._background, self._thread = loop, thread
-                self._register_exit()
-            return self._background
+            if self._background is not None and self._background.is_running():
+                return self._background
+            if self._exited or sys.is_finalizing():
+                return None
+            loop = asyncio.new_event_loop()
+            running = threading.Event()
+            thread = threading.Thread(target=run_loop, args=(loop, running), name="eventbus", daemon=True)
+            thread.start()
+            running.wait()
+            self._background, self._thread = loop, thread
+            self._register_exit()
+            return loop
 
     def run(self, awaitable: Awaitable[T]) -> T:
         """
@@ -264,12 +333,28 @@ class Scheduler:
 
         The caller must not be on a running loop, which would wait for itself.
         """
-        future = asyncio.run_coroutine_threadsafe(as_coroutine(awaitable), self._background_loop())
+        loop = self._background_loop()
+        if loop is None:
+            discard(awaitable)
+            msg = "The interpreter is exiting, and no loop can be started any more to await a handler."
+            raise LoopClosedError(msg)
+
+        async def outcome() -> tuple[T | None, BaseException | None]:
+            # Not raised on the loop, which would turn some exceptions into others, and be ended by some.
+            try:
+                return await awaitable, None
+            except BaseException as error:
+                return None, error
+
+        future = asyncio.run_coroutine_threadsafe(outcome(), loop)
         try:
-            return future.result()
+            result, error = future.result()
         except BaseException:
             future.cancel()
             raise
+        if error is not None:
+            raise error
+        return cast("T", result)
 
     def drain(self, timeout: float | None = None) -> int:
         """
@@ -279,17 +364,20 @@ class Scheduler:
             msg = "drain() would block the running event loop; use `await adrain()` there."
             raise RuntimeError(msg)
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._reap()
-            with self._changed:
-                if not any(loop.is_running() for loop in self._loops):
-                    break
-                glance = remaining(deadline)
-                if glance <= 0:
-                    break
-                self._changed.wait(glance)
+        own = self._enter_drain()
+        try:
+            while True:
+                self._reap()
+                with self._changed:
+                    left = self._left(own)
+                    glance = remaining(deadline)
+                    if not left or glance <= 0 or not any(loop.is_running() for loop in self._loops):
+                        break
+                    self._changed.wait(glance)
+        finally:
+            self._leave_drain(own)
         self._raise_errors()
-        return len(self._pending)
+        return left
 
     async def adrain(self, timeout: float | None = None) -> int:
         """
@@ -297,67 +385,115 @@ class Scheduler:
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._reap()
-            with self._lock:
-                own = self._own()
-                if len(self._pending) <= own or not any(loop.is_running() for loop in self._loops):
-                    break
-                glance = remaining(deadline)
-                if glance <= 0:
-                    break
-                future: asyncio.Future[None] = loop.create_future()
-                waiter = (own, loop, future)
-                self._waiters.append(waiter)
-            try:
-                await asyncio.wait([future], timeout=glance)
-            finally:
+        own = self._enter_drain()
+        try:
+            while True:
+                self._reap()
                 with self._lock:
-                    if waiter in self._waiters:
+                    left = self._left(own)
+                    glance = remaining(deadline)
+                    if not left or glance <= 0 or not any(loop.is_running() for loop in self._loops):
+                        break
+                    future: asyncio.Future[None] = loop.create_future()
+                    waiter = (own, loop, future)
+                    self._waiters.append(waiter)
+                try:
+                    await asyncio.wait([future], timeout=glance)
+                finally:
+                    with self._lock:
                         self._waiters.remove(waiter)
+        finally:
+            self._leave_drain(own)
         self._raise_errors()
-        return len(self._pending) - own
+        return left
 
-    def _own(self) -> int:
-        # A handler that waits for the others must not wait for itself, nor for what waits behind it.
-        task = asyncio.current_task()
-        own = next((delivery for delivery in self._pending if delivery.task is task), None)
+    def _enter_drain(self) -> Delivery | None:
+        own = delivery_var.get()
+        if own is None or own.done:
+            return None
+        with self._lock:
+            self._draining[own] += 1
+            self._tell_waiters()
+        return own
+
+    def _leave_drain(self, own: Delivery | None) -> None:
+        if own is not None:
+            with self._lock:
+                self._draining[own] -= 1
+                if not self._draining[own]:
+                    del self._draining[own]
+
+    def _left(self, own: Delivery | None) -> int:
+        # A handler that waits for the others must not wait for itself, nor for what waits behind it; nor for
+        # another that waits for it.
         if own is None:
-            return 0
-        return 1 if own.key is None else len(self._chains[own.key])
+            return len(self._pending)
+        waiting = [delivery for delivery in self._draining if not delivery.done]
+        return len(self._pending) - sum(1 if d.key is None else len(self._chains[d.key]) for d in waiting)
 
     def _raise_errors(self) -> None:
         with self._lock:
             errors = list(self._errors)
             self._errors.clear()
+        # No task is left that it could end, so it goes to whoever waits for the tasks.
+        for error in errors:
+            if not isinstance(error, Exception):
+                errors.remove(error)
+                self._errors.extend(errors)
+                raise error
         if errors:
-            raise errors[0] if len(errors) == 1 else ExceptionGroup("async handlers failed", errors)
+            raise errors[0] if len(errors) == 1 else BaseExceptionGroup("async handlers failed", errors)
 
     def _register_exit(self) -> None:
         if not self._exit_registered:
             self._exit_registered = True
             atexit.register(self.close)
+            try:
+                # Earlier than atexit, while there is still the executor that a host's name is resolved in: what
+                # is registered last is called first.
+                importlib.import_module("concurrent.futures.thread")
+                threading._register_atexit(self.drain_at_exit)  # type: ignore[attr-defined]  # CPython's own
+            except (AttributeError, RuntimeError):
+                # Another Python, or threads are being ended already; `close` waits as well.
+                return
+
+    def drain_at_exit(self) -> None:
+        """
+        Wait for what is pending, within what is left of the time for it; never raises.
+        """
+        if running_loop() is not None:
+            return
+        started = time.monotonic()
+        try:
+            self.drain(max(self._exit_seconds, 0.0))
+        except BaseException as error:
+            notice("error", ("HOOK", "FAIL"), ("hook", "drain"), error=error)
+        self._exit_seconds -= time.monotonic() - started
 
     def close(self) -> None:
         """
-        Wait a bounded time for what is pending, say what is left, and end the background thread.
+        Wait a bounded time for what is pending, say what is left, and end the background thread for good.
         """
-        if running_loop() is None:
-            try:
-                self.drain(EXIT_DRAIN_SECONDS)
-            except Exception as error:
-                notice("error", ("HOOK", "FAIL"), ("hook", "drain"), error=error)
+        self.drain_at_exit()
         with self._lock:
+            self._exited = True
             left = list(self._pending)
             loop, thread = self._background, self._thread
             self._background = self._thread = None
+            for delivery in left:
+                self._forget(delivery)
         if left:
             counters.dropped += len(left)
             names = list(dict.fromkeys(delivery.receiver.name for delivery in left))[:NAMED_LEFT]
             notice("warning", ("HOOK", "LEFT"), ("hook", names[0]), pending=len(left), handlers=names)
         if loop is not None and thread is not None and loop.is_running():
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(EXIT_DRAIN_SECONDS)
+            thread.join(2 * CANCEL_SECONDS)
+        for delivery in left:
+            if delivery.loop.is_running():
+                silence(delivery.task)
+            else:
+                delivery.discard()
 
     def after_fork(self) -> None:
         """
@@ -365,10 +501,9 @@ class Scheduler:
         """
         inherited = [*self._of_parent, *self._pending]
         for delivery in inherited:
-            if delivery.task is not None:
-                delivery.task._log_destroy_pending = False  # type: ignore[attr-defined]  # as in discard()
-            elif inspect.iscoroutine(delivery.awaitable):
-                delivery.awaitable.close()
+            silence(delivery.task)
+            if delivery.task is None:
+                discard(delivery.awaitable)
         registered = self._exit_registered
         Scheduler.__init__(self)
         self._of_parent = inherited
@@ -392,12 +527,22 @@ def discard(awaitable: Awaitable[Any]) -> None:
     """
     Close a coroutine that nobody will await, so that Python does not warn of it.
     """
+    if isinstance(awaitable, TimedAwaitable):
+        awaitable = awaitable.inner
     if inspect.iscoroutine(awaitable):
         try:
             awaitable.close()
-        except (RuntimeError, ValueError):
-            # It is running, or it refuses to end; neither is ours to force.
+        except Exception:
+            # It is running, or does not end cleanly; its loss is told in any case.
             return
+
+
+def silence(task: asyncio.Task[Any] | None) -> None:
+    """
+    Have asyncio say nothing of a task that never ends: its loop is closed or stopped, and the bus has said it.
+    """
+    if task is not None:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather does
 
 
 def run_loop(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
@@ -406,13 +551,22 @@ def run_loop(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
     """
     asyncio.set_event_loop(loop)
     loop.call_soon(running.set)
-    try:
-        loop.run_forever()
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # One handler's; the deliveries of the others go on.
+            scheduler.keep(error)
+        else:
+            break
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_SECONDS))
+    for task in tasks:
+        silence(task)
+    loop.close()
 
 
 def wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
@@ -457,6 +611,7 @@ def drain(timeout: float | None = None) -> int:
     Raises:
         RuntimeError: If called on a running loop; use `adrain` there.
         Exception: In strict mode what a handler raised, or an ExceptionGroup of several.
+        BaseException: What a handler raised that is no Exception, such as SystemExit on the background loop.
     """
     return scheduler.drain(timeout)
 
@@ -465,7 +620,8 @@ async def adrain(timeout: float | None = None) -> int:
     """
     Wait, on a loop, until all scheduled async handlers are done, those of other loops included.
 
-    A handler may await it: neither itself nor what waits behind it is waited for or counted.
+    A handler may await it: neither itself nor what waits behind it is waited for or counted, nor are other
+    handlers that wait like this.
 
     Args:
         timeout: Seconds to wait at most; None as in `drain`.
@@ -475,5 +631,6 @@ async def adrain(timeout: float | None = None) -> int:
 
     Raises:
         Exception: In strict mode what a handler raised, or an ExceptionGroup of several.
+        BaseException: As `drain` does.
     """
     return await scheduler.adrain(timeout)
