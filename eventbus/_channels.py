@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from . import _registry
 from ._errors import UnknownChannelError
 
 if TYPE_CHECKING:
-    from ._event import Event, ProtectedEvent
+    from ._event import Event
+    from ._gate import ProtectedEvent
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _STATED = re.compile(r"\w+(?:[.\-]\w+)*")
@@ -34,10 +35,10 @@ def check_stated(cls: type, channel: object) -> str:
         TypeError: If it is no dotted name, or another class states it too.
     """
     if not isinstance(channel, str) or not _STATED.fullmatch(channel):
-        msg = f"{cls.__qualname__} states channel {channel!r}; a channel is a dotted name such as 'shop.order.placed'."
+        msg = f"{cls.__qualname__} states channel {channel!r}; a channel is a dotted name, like 'shop.order'."
         raise TypeError(msg)
-    other = _registry.state.channels.get(channel)
-    if other is not None and _registry.topic_of(other).stated and not _is_again(cls, other):
+    other = _registry.state.stated.get(channel)
+    if other is not None and not _is_again(cls, other):
         msg = (
             f"{cls.__module__}.{cls.__qualname__} states channel {channel!r}, which "
             f"{other.__module__}.{other.__qualname__} has stated already; give one of them another name."
@@ -69,4 +70,4 @@ def find(channel: str) -> type[Event] | type[ProtectedEvent]:
         hint = f"; did you mean {near[0]!r}?" if near else "."
         msg = f"No event class has the channel {channel!r}{hint}"
         raise UnknownChannelError(msg)
-    return cast("Any", cls)
+    return cast("type[Event] | type[ProtectedEvent]", cls)

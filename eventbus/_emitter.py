@@ -7,9 +7,11 @@ is over after one look at the plan.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
@@ -20,6 +22,9 @@ from ._stateful import end_run
 
 if TYPE_CHECKING:
     from ._registry import Topic
+
+Field: TypeAlias = Any
+"""An `attrs.Attribute` that is done: attrs types what it fills in as missing, or as of unknown type."""
 
 OWN_FIELDS: Final = ("correlation_id", "timestamp")
 
@@ -34,27 +39,43 @@ def is_scalar(annotation: object) -> bool:
     return all(part.strip() in SCALARS for part in text.split("|"))
 
 
-def payload_fields(cls: type) -> tuple[attrs.Attribute[Any], ...]:
+def all_fields(cls: type) -> tuple[Field, ...]:
+    """
+    Return the fields of an event class.
+    """
+    fields: tuple[Field, ...] = attrs.fields(cls)
+    return fields
+
+
+def payload_fields(cls: type) -> tuple[Field, ...]:
     """
     Return the fields of an event class that are its payload.
     """
-    return tuple(field for field in attrs.fields(cls) if field.name not in OWN_FIELDS)
+    return tuple(field for field in all_fields(cls) if field.name not in OWN_FIELDS)
 
 
-def is_plain(cls: type, fields: tuple[attrs.Attribute[Any], ...]) -> bool:
+def is_plain(cls: type, fields: tuple[Field, ...]) -> bool:
     """
     Tell whether an event can be built by storing its fields: nothing validates or computes them.
     """
     if any(hasattr(cls, name) for name in ("__attrs_pre_init__", "__attrs_post_init__")):
         return False
-    if "__slots__" in cls.__dict__:
-        return False
     return all(
-        not isinstance(field.converter, attrs.Converter)
+        field.init
+        and not isinstance(field.converter, attrs.Converter)
         and field.validator is None
         and not (is_factory(field.default) and field.default.takes_self)
+        # Slots, and whatever else does not look into the instance's dict.
+        and not hasattr(inspect.getattr_static(cls, field.name, None), "__set__")
         for field in fields
     )
+
+
+def needs_freezing(field: Field) -> bool:
+    """
+    Tell whether the values of a field may be dicts or lists, as far as it is annotated.
+    """
+    return field.converter is not None or not is_scalar(field.type)
 
 
 def is_factory(default: Any) -> bool:
@@ -64,7 +85,9 @@ def is_factory(default: Any) -> bool:
     return isinstance(default, attrs.Factory)  # type: ignore[arg-type]  # typed as a function, is a class
 
 
-def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Callable[..., Any]:
+def compile_emit(
+    topic: Topic, name: str, *, always: bool, ends_run: bool, custom: bool
+) -> Callable[..., Any]:
     """
     Compile `emit`, or its awaiting twin `aemit`, for one event class.
 
@@ -73,6 +96,7 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
         name: "emit" or "aemit".
         always: Whether the event is built even for nobody, and returned.
         ends_run: Whether the event ends its run.
+        custom: Whether the class is built in a way of its own, which must not be gone around.
 
     Returns:
         A function with the payload's fields, `correlation_id` and `timestamp` as keyword parameters. Keys
@@ -96,7 +120,8 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
         _eb_adeliver=_dispatch.adeliver,
         _eb_adeliver_within=_dispatch.adeliver_within,
     )
-    for field in fields:
+    given = tuple(field for field in fields if field.init)
+    for field in given:
         if field.converter is not None:
             namespace[f"_eb_converter_{field.alias}"] = field.converter
         if field.default is not attrs.NOTHING:
@@ -106,9 +131,9 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
                 namespace[f"_eb_factory_{field.alias}"] = field.default.factory
 
     lines = [
-        f"{'async ' if prefix else ''}def {name}({_parameters(fields)}):",
-        " global BUILT",
-        " _eb_plan = PLAN",
+        f"{'async ' if prefix else ''}def {name}({_parameters(given)}):",
+        " global _eb_BUILT",
+        " _eb_plan = _eb_PLAN",
     ]
     if always:
         lines += [" if _eb_plan is None:", "  _eb_plan = _eb_renew()"]
@@ -117,22 +142,31 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
             " if not _eb_plan:",
             "  if _eb_plan is None:",
             "   _eb_plan = _eb_renew()",
-            "  if not _eb_plan and not KEYED:",
-            "   return " + ("_eb_end(correlation_id or _eb_current())" if ends_run else "None"),
+            "  if not _eb_plan and not _eb_KEYED:",
         ]
+        if ends_run:
+            lines += ["   return _eb_end(_eb_current() if correlation_id is None else correlation_id)"]
+        else:
+            lines += ["   return None"]
     lines += [
         " _eb_cid = _eb_current() if correlation_id is None else correlation_id",
-        " if KEYED:",
-        "  _eb_plan = KEYED.plan_for(_eb_cid, _eb_plan)",
+        # Read once: another thread may take the index away.
+        " _eb_keyed = _eb_KEYED",
+        " if _eb_keyed:",
+        "  _eb_plan = _eb_keyed.plan_for(_eb_cid, _eb_plan)",
     ]
     if not always:
         lines += ["  if not _eb_plan:", "   return " + ("_eb_end(_eb_cid)" if ends_run else "None")]
-    lines += _stored(fields) if is_plain(cls, fields) else _constructed(fields)
+    hidden = {field.name: field.alias for field in fields if not field.init or field.alias != field.name}
+    if hidden:
+        namespace["_eb_check"] = functools.partial(check_raw, cls.__qualname__, hidden)
+        lines += [" if _eb_extra:", "  _eb_check(_eb_extra)"]
+    lines += _stored(fields) if is_plain(cls, fields) and not custom else _constructed(given)
     call = f"{'await ' if prefix else ''}_eb_{prefix}deliver"
     lines += [
         " if _eb_extra:",
         '  _eb_event.__dict__["_extra"] = {k: _eb_freeze(v) for k, v in _eb_extra.items()}',
-        " BUILT += 1",
+        " _eb_BUILT += 1",
         " try:" if ends_run else " if True:",
         "  if correlation_id is None or correlation_id == _eb_current():",
         f"   {call}(_eb_plan, _eb_event)",
@@ -151,7 +185,25 @@ def compile_emit(topic: Topic, name: str, *, always: bool, ends_run: bool) -> Ca
     return function
 
 
-def _parameters(fields: tuple[attrs.Attribute[Any], ...]) -> str:
+def check_raw(name: str, hidden: dict[str, str], extra: dict[str, Any]) -> None:
+    """
+    Refuse a raw key that is the name of a field which emit does not take by that name.
+
+    Args:
+        name: The event class's.
+        hidden: The alias of each such field.
+        extra: The raw payload.
+
+    Raises:
+        TypeError: If there is one; two values of one name would be told apart by nobody.
+    """
+    for key in hidden.keys() & extra.keys():
+        fix = "is not to be given" if hidden[key] == key else f"is given as `{hidden[key]}`"
+        msg = f"{name}.emit() got `{key}`, a field that {fix}."
+        raise TypeError(msg)
+
+
+def _parameters(fields: tuple[Field, ...]) -> str:
     names = [
         field.alias if field.default is attrs.NOTHING else f"{field.alias}=_eb_default_{field.alias}"
         for field in fields
@@ -159,7 +211,7 @@ def _parameters(fields: tuple[attrs.Attribute[Any], ...]) -> str:
     return ", ".join(["*", *names, "correlation_id=None", "timestamp=None", "**_eb_extra"])
 
 
-def _stored(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
+def _stored(fields: tuple[Field, ...]) -> list[str]:
     lines = [
         " _eb_event = _eb_new(_eb_cls)",
         " _eb_dict = _eb_event.__dict__",
@@ -172,13 +224,13 @@ def _stored(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
             lines.append(f" if {value} is _eb_nothing: {value} = _eb_factory_{value}()")
         if field.converter is not None:
             value = f"_eb_converter_{field.alias}({value})"
-        if not is_scalar(field.type):
+        if needs_freezing(field):
             value = f"_eb_freeze({value})"
         lines.append(f' _eb_dict["{field.name}"] = {value}')
     return lines
 
 
-def _constructed(fields: tuple[attrs.Attribute[Any], ...]) -> list[str]:
+def _constructed(fields: tuple[Field, ...]) -> list[str]:
     arguments = [f"{field.alias}={field.alias}" for field in fields]
     arguments += ["correlation_id=_eb_cid", "timestamp=_eb_time() if timestamp is None else timestamp"]
     return [f" _eb_event = _eb_cls({', '.join(arguments)})"]

@@ -4,9 +4,12 @@ The root of observed events, and what both roots share: fields, channel, signal,
 
 from __future__ import annotations
 
+import functools
 import inspect
+import keyword
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, MemberDescriptorType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -15,7 +18,6 @@ from typing import (
     Generic,
     ParamSpec,
     TypeVar,
-    cast,
     dataclass_transform,
     overload,
 )
@@ -26,10 +28,10 @@ from . import _channels, _registry
 from ._context import correlation_id_var, current_correlation_id
 from ._depth import Trip, hook_name, is_loop, trips
 from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
-from ._emitter import compile_emit, is_scalar, payload_fields
+from ._emitter import all_fields, compile_emit, needs_freezing, payload_fields
 from ._priority import Priority
 from ._readonly import ReadOnlyDict, freeze
-from ._registry import EventSignal, Receiver, Topic
+from ._registry import INSTANCE_OF, EventSignal, Receiver, Topic
 from ._report import report_failure
 from ._scheduler import scheduler
 from ._settings import settings
@@ -44,7 +46,21 @@ E = TypeVar("E", bound="Event")
 _OWN = "_eventbus_class"
 """Where a class remembers itself in its namespace: a namespace that attrs has copied is told by it."""
 
-_GENERATED: Final = ("__eq__", "__ne__", "__hash__", "__repr__")
+_FROM_ROOT: Final = ("__eq__", "__ne__", "__hash__", "__repr__", "__getstate__", "__setstate__")
+"""What attrs gives a class, and an event class has from its root."""
+
+_OURS: Final = ("emit", "aemit", "channel", "signal")
+"""What the bus gives to each class: nothing in a class body may stand in its place."""
+
+_STATE: Final = frozenset({"_author", "_edits", "_extra"})
+"""Where an instance keeps what is no field."""
+
+_NO_ARGUMENT: Final = frozenset({"self", "correlation_id", "timestamp"})
+"""What `emit` cannot take a field as."""
+
+_NOT_THE_ROOT: Final = "Event is the root of events and is not emitted itself; emit a subclass of it."
+
+_CLASS_VAR: Final = ("ClassVar", "typing.ClassVar", "t.ClassVar", "typing_extensions.ClassVar")
 
 
 class _PerClass(Generic[T]):
@@ -65,21 +81,23 @@ class _Uncompiled:
     Stands where a class's compiled `emit` or `aemit` will stand from its first use on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, cls: type[EventRoot], name: str) -> None:
+        self._class = cls
         self._name = name
 
-    def __get__(self, instance: object | None, owner: type[EventRoot]) -> Callable[..., Any]:
+    def __get__(self, instance: object | None, owner: type) -> Callable[..., Any]:
+        cls = self._class
+        root = next(base for base in cls.__mro__ if base in _registry.roots)
         with _registry.lock:
             emit = compile_emit(
-                _registry.topic_of(owner),
+                _registry.topic_of(cls),
                 self._name,
-                always=owner._returns_event,
-                ends_run=owner.ends_run,
+                always=cls._returns_event,
+                ends_run=cls.ends_run,
+                custom=cls.__init__ is not EventRoot.__init__ or cls.__new__ is not object.__new__,
             )
-            for root in owner.__mro__:
-                if isinstance(root.__dict__.get(self._name), classmethod):
-                    emit.__doc__ = root.__dict__[self._name].__doc__
-            setattr(owner, self._name, staticmethod(emit))
+            emit.__doc__ = root.__dict__[self._name].__doc__
+            setattr(cls, self._name, staticmethod(emit))
         return emit
 
 
@@ -93,7 +111,7 @@ class EventRoot:
         timestamp: float
 
     ends_run: ClassVar[bool] = False
-    """Set on a class whose event is the last of its run: what stateful hooks keep for the run goes with it."""
+    """Set on a class whose event is the last of its run: stateful hooks then forget what they kept for it."""
 
     log_level: ClassVar[str] = "info"
     """The level of the line that `log_line` gives."""
@@ -103,7 +121,8 @@ class EventRoot:
     _is_report: ClassVar[bool] = False
     _reserved: ClassVar[frozenset[str]] = frozenset()
     _to_freeze: ClassVar[tuple[str, ...]] = ()
-    _compared: ClassVar[tuple[str, ...]] = ()
+    _compared: ClassVar[tuple[tuple[str, Callable[[Any], Any] | None], ...]] = ()
+    _own_methods: ClassVar[frozenset[str]] = frozenset()
 
     channel: _PerClass[str] = _PerClass(
         lambda cls: _registry.topic_of(cls).channel, "The dotted name of the class."
@@ -120,8 +139,18 @@ class EventRoot:
         else:
             _adopt(cls, first)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.__attrs_init__(*args, **kwargs)  # type: ignore[attr-defined]  # made by attrs in each class
+    @classmethod
+    def __attrs_init_subclass__(cls) -> None:
+        # An explicit decorator on top that keeps the class object, such as @attrs.frozen(slots=False).
+        if cls.__dict__.get(_OWN) is cls and "__init__" in cls.__dict__:
+            _tidy(cls)
+            _install(cls, _registry.topic_of(cls))
+
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        if args:
+            msg = f"{type(self).__qualname__}() takes keyword arguments only."
+            raise TypeError(msg)
+        self.__attrs_init__(**kwargs)  # type: ignore[attr-defined]  # made by attrs in each class
         for name in self._to_freeze:
             value = getattr(self, name)
             frozen = freeze(value)
@@ -129,9 +158,9 @@ class EventRoot:
                 object.__setattr__(self, name, frozen)
 
     def __eq__(self, other: object) -> bool:
-        if other.__class__ is not self.__class__:
+        if not isinstance(other, EventRoot) or other.__class__ is not self.__class__:
             return NotImplemented
-        return self._value() == cast("EventRoot", other)._value()
+        return self._value() == other._value()
 
     def __hash__(self) -> int:
         return hash((self.__class__, *self._value()[:-1]))
@@ -141,7 +170,18 @@ class EventRoot:
         return f"{type(self).__qualname__}({', '.join(f'{key}={value!r}' for key, value in named.items())})"
 
     def _value(self) -> tuple[Any, ...]:
-        return (*(getattr(self, name) for name in self._compared), self.__dict__.get("_extra"))
+        fields = [(getattr(self, name), key) for name, key in self._compared]
+        return (*(value if key is None else key(value) for value, key in fields), self.__dict__.get("_extra"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Fields may live in slots, and a hook's instance may ride on the event; attrs' own state forgets the
+        # raw payload.
+        riding = {key: value for key, value in self.__dict__.items() if not key.startswith(INSTANCE_OF)}
+        return {**riding, **{field.name: getattr(self, field.name) for field in all_fields(type(self))}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for key, value in state.items():
+            object.__setattr__(self, key, value)
 
     @property
     def payload(self) -> Mapping[str, Any]:
@@ -210,28 +250,37 @@ class EventRoot:
                 end_run(self.correlation_id)
 
 
-def _own_annotations(cls: type) -> dict[str, Any]:
+def _own_fields(cls: type) -> dict[str, Any]:
+    # The names that attrs will make fields of, with what the class body assigns to them.
     return {
-        name: annotation
+        name: cls.__dict__.get(name, attrs.NOTHING)
         for name, annotation in inspect.get_annotations(cls).items()
-        if "ClassVar" not in str(annotation)
+        if not str(annotation).strip("'\"").startswith(_CLASS_VAR)
     }
 
 
 def _check_fields(cls: type[EventRoot]) -> None:
-    for name in _own_annotations(cls):
+    taken: dict[str, str] = {field.alias: field.name for field in getattr(cls, "__attrs_attrs__", ())}
+    for name, assigned in _own_fields(cls).items():
         where = f"{cls.__qualname__}.{name}"
-        if name in cls._reserved or name.startswith("_eb_"):
-            msg = f"{where}: `{name}` is a name of the event's base class; give the field another, such as `{name}_`."
-            raise TypeError(msg)
-        default = cls.__dict__.get(name, attrs.NOTHING)
-        default = getattr(default, "_default", default)
-        if type(default).__hash__ is None:
-            kind = type(default).__name__
+        if name in cls._reserved or name.startswith(INSTANCE_OF):
             msg = (
-                f"{where}: the mutable default {default!r} would be shared by all events; "
-                f"write `{name}: {kind} = attrs.field(factory={kind})`."
+                f"{where}: `{name}` is a name of the event's base class; "
+                f"give the field another, such as `{name}_`."
             )
+            raise TypeError(msg)
+        alias = getattr(assigned, "alias", None) or name.lstrip("_")
+        if not alias.isidentifier() or keyword.iskeyword(alias) or alias.startswith("_eb_"):
+            msg = f"{where}: emit() cannot take a field as `{alias}`; give it another name."
+            raise TypeError(msg)
+        if taken.setdefault(alias, name) != name or alias in _NO_ARGUMENT:
+            msg = f"{where}: emit() takes something else as `{alias}`; give the field another name."
+            raise TypeError(msg)
+        _check_default(cls, name, getattr(assigned, "_default", assigned))
+    for name in _OURS:
+        if name in cls.__dict__:
+            fix = f"write `class {cls.__name__}(..., channel=...)`" if name == "channel" else "rename yours"
+            msg = f"{cls.__qualname__}.{name}: the bus gives each event class its `{name}`; {fix}."
             raise TypeError(msg)
     if "__init__" in cls.__dict__:
         msg = (
@@ -241,11 +290,29 @@ def _check_fields(cls: type[EventRoot]) -> None:
         raise TypeError(msg)
 
 
+def _check_default(cls: type[EventRoot], name: str, default: object) -> None:
+    where = f"{cls.__qualname__}.{name}"
+    inherited = next((base.__dict__[name] for base in cls.__mro__[1:] if name in base.__dict__), None)
+    computed = (property, functools.cached_property, MemberDescriptorType)
+    if isinstance(default, computed) or isinstance(inherited, property):
+        msg = f"{where}: a field cannot share its name with a property or a slot; rename one of them."
+        raise TypeError(msg)
+    if type(default).__hash__ is None and not isinstance(default, MappingProxyType):
+        kind = type(default).__name__
+        msg = (
+            f"{where}: the mutable default {default!r} would be shared by all events; "
+            f"write `{name}: {kind} = attrs.field(factory={kind})`."
+        )
+        raise TypeError(msg)
+
+
 def _define(cls: type[EventRoot], channel: str | None) -> None:
-    _check_fields(cls)
+    is_root = not cls._reserved
+    if not is_root:
+        _check_fields(cls)
     stated = None if channel is None else _channels.check_stated(cls, channel)
-    # attrs takes defaults out of the class body; they are put back for an explicit @attrs.frozen on top.
-    defaults = {name: cls.__dict__[name] for name in _own_annotations(cls) if name in cls.__dict__}
+    fields = _own_fields(cls)
+    cls._own_methods = frozenset(name for name in _FROM_ROOT if name in cls.__dict__)
     attrs.define(
         cls,
         slots=False,
@@ -258,49 +325,81 @@ def _define(cls: type[EventRoot], channel: str | None) -> None:
         unsafe_hash=False,
         match_args=False,
     )
-    for name, default in defaults.items():
-        setattr(cls, name, default)
-    for name in ("__setattr__", "__delattr__"):
-        # The root's own does the same, and attrs refuses to freeze a class that has one.
-        if name in cls.__dict__ and cls._reserved:
-            delattr(cls, name)
+    _prepare_for_another(cls, fields)
+    if not is_root:
+        _put_root_first(cls)
     cls.__attrs_init__.__qualname__ = cls.__qualname__  # type: ignore[attr-defined]  # made by attrs
     setattr(cls, _OWN, cls)
     topic = Topic(cls, stated or _channels.derive(cls), stated=stated is not None)
     _install(cls, topic)
 
 
+def _prepare_for_another(cls: type[EventRoot], fields: dict[str, Any]) -> None:
+    # attrs takes what is assigned to fields out of the class body. An explicit @attrs.frozen on top reads it
+    # again, and must not ask for fields with defaults to come last.
+    defaulted = False
+    for name, assigned in fields.items():
+        default = getattr(assigned, "_default", assigned)
+        if default is attrs.NOTHING and defaulted:
+            again: Any = attrs.field() if assigned is attrs.NOTHING else assigned
+            again.kw_only = True
+            setattr(cls, name, again)
+        elif assigned is not attrs.NOTHING:
+            setattr(cls, name, assigned)
+        defaulted = defaulted or default is not attrs.NOTHING
+
+
+def _put_root_first(cls: type[EventRoot]) -> None:
+    # What attrs generates for the class, or has for a mixin named before the root, does not reach the class.
+    for name in ("__setattr__", "__delattr__"):
+        # attrs refuses to freeze a class that has one.
+        if name in cls.__dict__:
+            delattr(cls, name)
+    root = next(base for base in cls.__mro__ if base in _registry.roots)
+    for name in ("__init__", "__setattr__", "__delattr__", *_FROM_ROOT):
+        source = next(base for base in cls.__mro__ if name in base.__dict__)
+        if "__attrs_attrs__" in source.__dict__ and not issubclass(source, EventRoot):
+            setattr(cls, name, getattr(root, name))
+
+
 def _adopt(cls: type[EventRoot], first: type[EventRoot]) -> None:
     # attrs has rebuilt the class, to give it slots: the new class takes the place of the first.
-    for name in _GENERATED:
-        if name in cls.__dict__ and name not in first.__dict__:
-            delattr(cls, name)
-    if "__init__" in cls.__dict__:
-        cls.__attrs_init__ = cls.__dict__["__init__"]  # type: ignore[attr-defined]  # made by attrs
-        del cls.__init__
+    _tidy(cls)
     setattr(cls, _OWN, cls)
     before = _registry.topic_of(first)
     topic = Topic(cls, before.channel, stated=before.stated)
-    signal = _registry.state.signals.pop(first, None)
-    if signal is not None:
-        signal.owner = cls
-        _registry.state.signals[cls] = signal
-    _install(cls, topic)
+    with _registry.lock:
+        signal = _registry.state.signals.pop(first, None)
+        if signal is not None:
+            signal.owner = cls
+            _registry.state.signals[cls] = signal
+        _install(cls, topic)
+
+
+def _tidy(cls: type[EventRoot]) -> None:
+    # What another attrs decorator has generated gives way to what the class has from its root.
+    for name in _FROM_ROOT:
+        if name in cls.__dict__ and name not in cls._own_methods:
+            delattr(cls, name)
+    if "__init__" in cls.__dict__:
+        cls.__attrs_init__ = cls.__dict__["__init__"]  # type: ignore[attr-defined]  # made by attrs
+        cls.__attrs_init__.__qualname__ = cls.__qualname__  # type: ignore[attr-defined]  # made by attrs
+        del cls.__init__
 
 
 def _install(cls: type[EventRoot], topic: Topic) -> None:
     topic.reverse = bool(getattr(cls, "reverse", False))
     topic.protected = not cls._fails_open
     cls._topic = topic  # type: ignore[attr-defined]  # read through topic_of(), from the class's own namespace
-    fields = payload_fields(cls)
-    cls._to_freeze = tuple(field.name for field in fields if not is_scalar(field.type))
-    cls._compared = tuple(field.name for field in attrs.fields(cls) if field.eq)
+    cls._to_freeze = tuple(field.name for field in payload_fields(cls) if needs_freezing(field))
+    cls._compared = tuple((field.name, field.eq_key) for field in all_fields(cls) if field.eq)
     for name in ("emit", "aemit"):
-        own = cls.__dict__.get(name)
-        if own is None or isinstance(own, staticmethod):
-            setattr(cls, name, _Uncompiled(name))
+        if not isinstance(cls.__dict__.get(name), classmethod):
+            setattr(cls, name, _Uncompiled(cls, name))
     with _registry.lock:
         _registry.state.channels[topic.channel] = cls
+        if topic.stated:
+            _registry.state.stated[topic.channel] = cls
 
 
 def make_root(cls: type[EventRoot]) -> None:
@@ -308,10 +407,8 @@ def make_root(cls: type[EventRoot]) -> None:
     Finish a root: its names become those that no field may take.
     """
     _registry.roots.append(cls)
-    cls._reserved = frozenset(name for name in dir(cls) if not name.startswith("__")) | {
-        "correlation_id",
-        "timestamp",
-    }
+    names = {name for name in dir(cls) if not name.startswith("__")}
+    cls._reserved = frozenset(names | _STATE | {"correlation_id", "timestamp"})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(attrs.field,))
@@ -339,8 +436,8 @@ class Event(_Observed):
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
     timestamp: float = attrs.field(factory=time.time, eq=False)
 
-    @classmethod
-    def emit(cls: Callable[P, E], *args: P.args, **kwargs: P.kwargs) -> None:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
+    @classmethod  # pyright: ignore[reportArgumentType]  # typed by the constructor
+    def emit(cls: Callable[P, E], *args: P.args, **kwargs: P.kwargs) -> None:  # noqa: ARG003 - for the types
         """
         Build an event and deliver it; without a listener, build nothing.
 
@@ -354,10 +451,10 @@ class Event(_Observed):
         Raises:
             TypeError: If a required field is missing, whether or not anybody listens.
         """
-        raise NotImplementedError
+        raise TypeError(_NOT_THE_ROOT)
 
-    @classmethod
-    async def aemit(cls: Callable[P, E], *args: P.args, **kwargs: P.kwargs) -> None:  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]  # as emit
+    @classmethod  # pyright: ignore[reportArgumentType]  # typed by the constructor
+    async def aemit(cls: Callable[P, E], *args: P.args, **kwargs: P.kwargs) -> None:  # noqa: ARG003 - as emit
         """
         Build an event and deliver it on the running loop, awaiting each async handler in its turn.
 
@@ -368,7 +465,7 @@ class Event(_Observed):
         Raises:
             TypeError: If a required field is missing.
         """
-        raise NotImplementedError
+        raise TypeError(_NOT_THE_ROOT)
 
     def publish(self) -> None:
         """
@@ -442,8 +539,8 @@ class Event(_Observed):
         """
         return None
 
-    def _returned(self, receiver: Receiver, result: object) -> None:
-        if isinstance(result, Awaitable):
+    def _returned(self, receiver: Receiver, result: Any) -> None:
+        if inspect.isawaitable(result):
             scheduler.schedule(result, self, receiver)
 
     def _failed(

@@ -7,6 +7,7 @@ undefined, the order above all, is settled here once per change instead of once 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -16,6 +17,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from blinker import ANY, Signal
+from blinker._utilities import make_id
 
 from ._counters import gauge
 from ._priority import Priority
@@ -24,13 +26,25 @@ from ._settings import on_change, settings
 
 if TYPE_CHECKING:
     from ._hook import HookEntry
+    from ._subscribe import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 Order: TypeAlias = tuple[int, int]
 Plan: TypeAlias = tuple[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], "Receiver"], ...]
 
-NOBODY: Final[Plan] = ()
+PLAN: Final = "_eb_PLAN"
+KEYED: Final = "_eb_KEYED"
+BUILT: Final = "_eb_BUILT"
+
+INSTANCE_OF: Final = "_instance_of_"
+"""Begins the key under which a hook's instance rides on an event."""
+
+SPARE_PLACES: Final = 64
+"""How many places of gone functions may be left before they are looked for."""
+
+_gone: Final = {BUILT: 0}
+"""What classes had counted that are no more, such as those replaced by a reload."""
 
 lock = threading.RLock()
 """Held while the registry changes or a plan is compiled; never while user code runs."""
@@ -44,6 +58,9 @@ def target_of(fn: Callable[..., Any]) -> Hashable:
     """
     Return what makes two callables the same function: a bound method's function and object, else identity.
     """
+    if hasattr(type(fn), "_target"):  # a subscription, which is called as its function
+        target: Hashable = cast("Any", fn)._target
+        return target
     if isinstance(fn, MethodType):
         return (id(fn.__func__), id(fn.__self__))
     if isinstance(fn, BuiltinMethodType) and not isinstance(fn.__self__, ModuleType):
@@ -55,9 +72,12 @@ def name_of(fn: object) -> str:
     """
     Return the name that lines and errors use for a callable; never fails.
     """
-    while hasattr(fn, "func"):
-        fn = fn.func
-    name = getattr(fn, "__qualname__", None)
+    while isinstance(fn, functools.partial):
+        fn = cast("object", fn.func)
+    try:
+        name = getattr(fn, "__qualname__", None)
+    except Exception:  # an attribute of somebody else's class may raise anything
+        name = None
     return name if isinstance(name, str) else type(fn).__qualname__
 
 
@@ -76,6 +96,7 @@ class Receiver:
         accepts: Tells at compile time whether an event class is of interest; None for all.
         serial: Async deliveries with the same `serial` and run follow one another.
         per_event: For a handler whose instance lives for one event, its `(hook class, method)`; else None.
+        origin: Where its function was defined, if that may happen again; else None.
     """
 
     __slots__ = (
@@ -86,6 +107,7 @@ class Receiver:
         "hook",
         "name",
         "order",
+        "origin",
         "per_event",
         "priority",
         "serial",
@@ -107,6 +129,7 @@ class Receiver:
         accepts: Callable[[type], bool] | None = None,
         serial: Hashable = None,
         per_event: tuple[type, Callable[[Any, Any], Any]] | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.call = call
         self.name = name
@@ -119,6 +142,7 @@ class Receiver:
         self.accepts = accepts
         self.serial: Hashable = target if serial is None else serial
         self.per_event = per_event
+        self.origin = origin
 
     def __repr__(self) -> str:
         return f"<receiver {self.name}>"
@@ -149,7 +173,7 @@ class EventSignal(Signal):
         super().__init__(doc=f"Sent for every {owner.__qualname__}.")
         self.owner = owner
         self.keyed: dict[str, dict[int, Receiver]] = {}
-        self.origins: dict[tuple[str, str], dict[Receiver, Any]] = {}
+        self.origins: dict[tuple[str, str], dict[Hashable, Origin]] = {}
         self._places: dict[Hashable, Order] = {}
 
     def __repr__(self) -> str:
@@ -163,10 +187,11 @@ class EventSignal(Signal):
         return self._muted
 
     @is_muted.setter
-    def is_muted(self, value: bool) -> None:
-        if value != self._muted:
-            self._muted = value
-            invalidate(self.owner)
+    def is_muted(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # tells
+        with lock:
+            if value != self._muted:
+                self._muted = value
+                invalidate(self.owner)
 
     def connect(self, receiver: F, sender: Any = ANY, weak: bool = True) -> F:
         """
@@ -181,31 +206,32 @@ class EventSignal(Signal):
                 f"Use {self.owner.__qualname__}.subscribe(fn, when=...)."
             )
             raise TypeError(msg)
+        ours = cast("object", receiver)
+        if not isinstance(ours, Receiver):
+            self._place(receiver)
+        # Without the lock: blinker tells whoever listens to `receiver_connected`.
+        super().connect(receiver, sender, weak)
         with lock:
-            if isinstance(receiver, Receiver):
-                connected = super().connect(receiver, sender, weak)
-                cid = receiver.correlation_id
-                if cid is not None:
-                    self.keyed.setdefault(cid, {})[id(receiver)] = receiver
-                    rekey(self.owner, cid)
-                    return connected
+            if isinstance(ours, Receiver) and ours.correlation_id is not None:
+                self.keyed.setdefault(ours.correlation_id, {})[id(ours)] = ours
+                rekey(self.owner, ours.correlation_id)
             else:
-                live = set(map(target_of, self._live()))
-                places = {key: place for key, place in self._places.items() if key in live}
-                places.setdefault(target_of(receiver), (next_order(), 0))
-                self._places = places
-                connected = super().connect(receiver, sender, weak)
-            invalidate(self.owner)
-        return connected
+                invalidate(self.owner)
+        return receiver
 
     def disconnect(self, receiver: Callable[..., Any], sender: Any = ANY) -> None:
         """
         Disconnect a function; one that is not connected is ignored.
         """
+        super().disconnect(receiver, sender)
         with lock:
-            super().disconnect(receiver, sender)
-            self._places.pop(target_of(receiver), None)
-            cid = receiver.correlation_id if isinstance(receiver, Receiver) else None
+            if not isinstance(receiver, Receiver):
+                self._places.pop(make_id(receiver), None)
+                invalidate(self.owner)
+                return
+            if receiver.origin is not None:
+                receiver.origin.forget(self, receiver)
+            cid = receiver.correlation_id
             if cid is None:
                 invalidate(self.owner)
                 return
@@ -216,12 +242,15 @@ class EventSignal(Signal):
                     del self.keyed[cid]
                 rekey(self.owner, cid)
 
-    def _live(self) -> Iterator[Callable[..., Any]]:
-        # A copy made in one step: a weak receiver may die, and be taken out, between two of ours.
-        for value in self.receivers.copy().values():
-            fn = cast("Callable[..., Any] | None", value() if isinstance(value, weakref.ref) else value)
-            if fn is not None:
-                yield fn
+    def _place(self, fn: Callable[..., Any]) -> None:
+        # A function connected again keeps its place; of one that died, blinker leaves nothing behind.
+        key = make_id(fn)
+        with lock:
+            if key not in self.receivers:
+                self._places[key] = (next_order(), 0)
+                if len(self._places) > 2 * len(self.receivers) + SPARE_PLACES:
+                    live = {*self.receivers, key}
+                    self._places = {one: place for one, place in self._places.items() if one in live}
 
     def everyone(self) -> Iterator[Receiver]:
         """
@@ -229,20 +258,20 @@ class EventSignal(Signal):
         """
         if self._muted:
             return
-        for value in self.receivers.copy().values():
+        # A copy made in one step: a weak receiver may die, and be taken out, between two of ours.
+        for key, value in self.receivers.copy().items():
             if isinstance(value, Receiver):
                 if value.correlation_id is None:
                     yield value
                 continue
-            reference = value if isinstance(value, weakref.ref) else None
-            fn = cast("Callable[..., Any] | None", value if reference is None else reference())
+            weak = isinstance(value, weakref.ref)
+            fn = cast("Callable[..., Any] | None", value() if weak else value)
             if fn is None:
                 continue
-            key = target_of(fn)
             yield Receiver(
-                fn if reference is None else weak_call(fn, lambda: invalidate(self.owner)),
+                weak_call(fn, lambda: invalidate(self.owner)) if weak else fn,
                 name=name_of(fn),
-                target=key,
+                target=target_of(fn),
                 order=self._places.get(key, (0, 0)),
             )
 
@@ -251,12 +280,19 @@ def weak_call(fn: Callable[..., Any], when_dead: Callable[[], object]) -> Callab
     """
     Return a callable that calls `fn` while it lives, and does nothing afterwards.
     """
-    kind = weakref.WeakMethod if isinstance(fn, MethodType) else weakref.ref
-    reference: Callable[[], Callable[..., Any] | None] = kind(fn, lambda _: when_dead())
+
+    def gone(_: object) -> None:
+        when_dead()
+
+    kind: Any = weakref.WeakMethod if isinstance(fn, MethodType) else weakref.ref
+    reference: Callable[[], Callable[..., Any] | None] = kind(fn, gone)
 
     def call(event: Any) -> Any:
         live = reference()
-        return None if live is None else live(event)
+        if live is not None:
+            return live(event)
+        when_dead()  # once more: the plan may have been compiled while it died
+        return None
 
     return call
 
@@ -265,8 +301,9 @@ class Topic:
     """
     What the bus keeps for one event class.
 
-    `namespace` holds the globals of the class's compiled `emit`: `PLAN` is the plan, or None when it must be
-    compiled again; `KEYED` the subscriptions to single runs, once there is one; `BUILT` counts the events.
+    `namespace` holds the globals of the class's compiled `emit`: `_eb_PLAN` is the plan, or None when it must
+    be compiled again; `_eb_KEYED` the subscriptions to single runs, once there is one; `_eb_BUILT` counts the
+    events.
     """
 
     __slots__ = ("channel", "cls", "namespace", "protected", "reverse", "stated")
@@ -277,13 +314,17 @@ class Topic:
         self.stated = stated
         self.protected = False
         self.reverse = False
-        self.namespace: dict[str, Any] = {"PLAN": None, "KEYED": None, "BUILT": 0}
+        self.namespace: dict[str, Any] = {PLAN: None, KEYED: None, BUILT: 0}
+
+    # The defaults are there for the interpreter's exit, when the module's globals may be gone.
+    def __del__(self, gone: dict[str, int] = _gone, built: str = BUILT) -> None:
+        gone[built] += self.namespace[built]
 
     def plan(self) -> Plan:
         """
         Return the receivers of all runs, in order, compiled if need be.
         """
-        plan: Plan | None = self.namespace["PLAN"]
+        plan: Plan | None = self.namespace[PLAN]
         return self.renew() if plan is None else plan
 
     def renew(self) -> Plan:
@@ -293,15 +334,15 @@ class Topic:
         with lock:
             signals = [state.signals[base] for base in self.cls.__mro__ if base in state.signals]
             plan = compile_plan(self, itertools.chain.from_iterable(s.everyone() for s in signals))
-            keyed = self.namespace["KEYED"]
+            keyed = self.namespace[KEYED]
             if any(s.keyed for s in signals):
                 if keyed is None:
-                    self.namespace["KEYED"] = Keyed(self)
+                    self.namespace[KEYED] = Keyed(self)
                 else:
                     keyed.plans.clear()
             elif keyed is not None:
-                self.namespace["KEYED"] = None
-            self.namespace["PLAN"] = plan
+                self.namespace[KEYED] = None
+            self.namespace[PLAN] = plan
             return plan
 
     def plan_for(self, cid: str | None) -> Plan:
@@ -309,7 +350,7 @@ class Topic:
         Return the receivers of one run's events, in order.
         """
         plan = self.plan()
-        keyed: Keyed | None = self.namespace["KEYED"]
+        keyed: Keyed | None = self.namespace[KEYED]
         return plan if keyed is None else keyed.plan_for(cid, plan)
 
     def has_receivers(self) -> bool:
@@ -317,7 +358,9 @@ class Topic:
         Tell whether anybody would receive an event of some run.
         """
         return bool(self.plan()) or any(
-            state.signals[base].keyed for base in self.cls.__mro__ if base in state.signals
+            state.signals[base].keyed and not state.signals[base].is_muted
+            for base in self.cls.__mro__
+            if base in state.signals
         )
 
 
@@ -356,11 +399,12 @@ class State:
     Everything that is registered; `isolated()` swaps the whole of it.
     """
 
-    __slots__ = ("channels", "hooks", "signals")
+    __slots__ = ("channels", "hooks", "signals", "stated")
 
     def __init__(self) -> None:
         self.signals: dict[type, EventSignal] = {}
         self.channels: dict[str, type] = {}
+        self.stated: dict[str, type] = {}
         self.hooks: dict[Hashable, HookEntry] = {}
 
 
@@ -420,7 +464,7 @@ def invalidate(cls: type) -> None:
     Have the plans of an event class and its subclasses compiled again at their next emit.
     """
     for topic in family(cls):
-        topic.namespace["PLAN"] = None
+        topic.namespace[PLAN] = None
 
 
 def invalidate_all() -> None:
@@ -436,9 +480,9 @@ def rekey(cls: type, cid: str) -> None:
     Forget what was compiled for one run, for an event class and its subclasses.
     """
     for topic in family(cls):
-        keyed: Keyed | None = topic.namespace["KEYED"]
+        keyed: Keyed | None = topic.namespace[KEYED]
         if keyed is None:
-            topic.namespace["PLAN"] = None
+            topic.namespace[PLAN] = None
         else:
             keyed.plans.pop(cid, None)
 
@@ -447,7 +491,8 @@ def built() -> int:
     """
     Return how many events were built.
     """
-    return sum(topic.namespace["BUILT"] for root in roots for topic in family(root))
+    counted: list[int] = [topic.namespace[BUILT] for root in roots for topic in family(root)]
+    return _gone[BUILT] + sum(counted)
 
 
 def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
@@ -494,18 +539,20 @@ def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], A
 
 
 def _any_of(receivers: list[Receiver]) -> Callable[[Any], Any] | None:
-    predicates = [r.when for r in receivers]
-    if None in predicates:
-        return None
-    distinct = cast("list[Callable[[Any], Any]]", list(dict.fromkeys(predicates)))
-    return lambda event: any(predicate(event) for predicate in distinct)
+    distinct: dict[int, Callable[[Any], Any]] = {}
+    for receiver in receivers:
+        if receiver.when is None:
+            return None
+        distinct[id(receiver.when)] = receiver.when
+    predicates = tuple(distinct.values())
+    return lambda event: any(predicate(event) for predicate in predicates)
 
 
 def _shared_instance(receiver: Receiver, *, ends: bool) -> Callable[[Any], Any]:
     # Several handlers of one hook for one event work on one instance. It rides on the event, under a key
     # that is no field, and gets off at the last handler.
     cls, method = cast("tuple[type, Callable[[Any, Any], Any]]", receiver.per_event)
-    key = f"_instance_of_{id(cls)}"
+    key = f"{INSTANCE_OF}{id(cls)}"
 
     def call(event: Any) -> Any:
         riding = event.__dict__

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from . import _registry
 from ._event import Event, EventRoot
@@ -95,8 +95,8 @@ class Recorder(Generic[E]):
     def _told(self, event_class: type) -> str:
         if not self.events:
             return "nothing was."
-        same = self.of(event_class)
-        shown = cast("list[Any]", same or self.events)[:SHOWN]
+        same: list[Any] = self.of(event_class)
+        shown: list[Any] = (same or self.events)[:SHOWN]
         lines = "".join(f"\n  {event!r}" for event in shown)
         more = len(same or self.events) - len(shown)
         rest = f"\n  ... and {more} more" if more else ""
@@ -137,10 +137,11 @@ def isolated() -> Generator[None]:
     Give the code inside an empty bus: outer hooks and subscriptions are silent, inner ones vanish at the end.
 
     The outer registry is set aside as a whole and put back as a whole, so it returns exactly as it was. It is
-    process-wide: other threads see the empty bus too. An outer hook can be let in with `HookClass.register()`.
+    process-wide: other threads see the empty bus too. An outer hook is let in with `HookClass.register()`.
     """
     inner = _registry.State()
     inner.channels.update(_registry.state.channels)
+    inner.stated.update(_registry.state.stated)
     outer = _registry.swap(inner)
     try:
         yield
