@@ -9,7 +9,7 @@ import contextvars
 import functools
 import inspect
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -79,7 +79,7 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
         TypeError: If `cid` or `parent` is neither a str nor None.
     """
 
-    __slots__ = ("_outer", "adopted", "cid", "closed", "loop", "parent")
+    __slots__ = ("_left_behind", "_outer", "_parent", "adopted", "cid", "closed", "loop", "parent")
 
     def __init__(self, cid: str | None = None, parent: str | None = None) -> None:
         for name, value in (("cid", cid), ("parent", parent)):
@@ -87,21 +87,23 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
                 msg = f"`{name}` must be a str or None, not {value!r}; pass str({name})."
                 raise TypeError(msg)
         self.cid: str = new_correlation_id() if cid is None else cid
-        self.parent = parent
+        self.parent = self._parent = parent
         self.loop: asyncio.AbstractEventLoop | None = None
         self.adopted = False
         self.closed = True
+        # Closed while something else was current: nobody has restored what was before.
+        self._left_behind = False
         self._outer: correlation | None = None
 
     def __enter__(self) -> str:
         if not self.closed:
             msg = f"The correlation scope {self.cid!r} is open already; make another for a nested one."
             raise RuntimeError(msg)
-        self._outer = scope_var.get()
-        if self.parent is None:
-            self.parent = correlation_id_var.get()
+        self._outer = _skip_left_behind(scope_var.get())
+        if self._parent is None:
+            self.parent = None if self._outer is None else self._outer.cid
         self.loop = running_loop()
-        self.closed = False
+        self.closed = self._left_behind = False
         scope_var.set(self)
         correlation_id_var.set(self.cid)
         return self.cid
@@ -111,12 +113,18 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
     ) -> None:
         self.closed = True
         if scope_var.get() is not self:
+            self._left_behind = True
             return
-        outer = self._outer
-        while outer is not None and outer.closed:
-            outer = outer._outer
+        outer = _skip_left_behind(self._outer)
         scope_var.set(outer)
         correlation_id_var.set(None if outer is None else outer.cid)
+
+
+def _skip_left_behind(scope: correlation | None) -> correlation | None:
+    # Being closed is no reason: a task that outlives the scope it was started in still belongs to its run.
+    while scope is not None and scope._left_behind:
+        scope = scope._outer
+    return scope
 
 
 def scope_loop() -> asyncio.AbstractEventLoop | None:
@@ -146,11 +154,12 @@ def carry_context(fn: Callable[P, R]) -> Callable[P, R]:
     """
     context = contextvars.copy_context()
 
-    if inspect.iscoroutinefunction(fn):
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
 
         @functools.wraps(fn)
         async def in_task(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await asyncio.get_running_loop().create_task(fn(*args, **kwargs), context=context.copy())
+            coroutine = cast("Coroutine[Any, Any, Any]", fn(*args, **kwargs))
+            return await asyncio.get_running_loop().create_task(coroutine, context=context.copy())
 
         return cast("Callable[P, R]", in_task)
 
