@@ -71,6 +71,7 @@ class Delivery:
         "event",
         "key",
         "loop",
+        "lost",
         "receiver",
         "started",
         "task",
@@ -96,6 +97,7 @@ class Delivery:
         self.task: asyncio.Task[Any] | None = None
         self.started = False
         self.done = False
+        self.lost = False
 
     def fail(self, error: Exception) -> None:
         """
@@ -170,11 +172,8 @@ class Scheduler:
         cid = event.correlation_id
         delivery = Delivery(awaitable, event, receiver, loop, None if cid is None else (receiver.serial, cid))
         with self._changed:
-            limit = settings.max_pending
-            if len(self._pending) >= limit and (here is not None or not self._wait_for_room()):
-                accepted = False
-            else:
-                accepted = True
+            accepted = self._has_room() or (here is None and self._wait_for_room())
+            if accepted:
                 self._register_exit()
                 self._pending[delivery] = None
                 self._loops[loop] += 1
@@ -184,7 +183,7 @@ class Scheduler:
                 delivery.started = chain is None or len(chain) == 1
         if not accepted:
             msg = (
-                f"{limit} async deliveries are pending; that of {type(event).__name__} to "
+                f"{settings.max_pending} async deliveries are pending; that of {type(event).__name__} to "
                 f"{receiver.name} was dropped. Let the handler do less, or configure(max_pending=...)."
             )
             self._drop(awaitable, event, receiver, PendingLimitError(msg))
@@ -275,9 +274,12 @@ class Scheduler:
 
     def _lost(self, delivery: Delivery) -> Delivery | None:
         with self._lock:
-            if delivery.done:
+            if delivery.lost or delivery.done:
                 return None
-            following = self._forget(delivery)
+            delivery.lost = True
+        return self._lose(delivery)
+
+    def _lose(self, delivery: Delivery) -> Delivery | None:
         delivery.discard()
         counters.dropped += 1
         msg = (
@@ -285,22 +287,28 @@ class Scheduler:
             "its event loop closed, or its task was cancelled. `await adrain()` before the loop ends."
         )
         self._fail(delivery, LoopClosedError(msg))
-        return following
+        return self._forget(delivery)
 
     def _reap(self) -> None:
         # A loop that is closed with deliveries in its queue tells nobody.
         with self._lock:
             closed = {loop for loop in self._loops if loop.is_closed()}
-            gone = [delivery for delivery in self._pending if delivery.loop in closed] if closed else []
+            if not closed:
+                return
+            gone = [one for one in self._pending if one.loop in closed and not one.lost]
+            for delivery in gone:
+                delivery.lost = True
+        # All were marked first: what hears of one loss may schedule, and so come here again.
         for delivery in gone:
-            self._start(self._lost(delivery))
+            self._start(self._lose(delivery))
+
+    def _has_room(self) -> bool:
+        return len(self._pending) < settings.max_pending
 
     def _wait_for_room(self) -> bool:
         self._waiting_for_room += 1
         try:
-            return self._changed.wait_for(
-                lambda: len(self._pending) < settings.max_pending, FULL_WAIT_SECONDS
-            )
+            return self._changed.wait_for(self._has_room, FULL_WAIT_SECONDS)
         finally:
             self._waiting_for_room -= 1
 
@@ -449,8 +457,8 @@ class Scheduler:
             self._exit_registered = True
             atexit.register(self.close)
             try:
-                # Earlier than atexit, while there is still the executor that a host's name is resolved in: what
-                # is registered last is called first.
+                # Earlier than atexit, while there is the executor that resolves a host's name: what is
+                # registered last is called first.
                 importlib.import_module("concurrent.futures.thread")
                 threading._register_atexit(self.drain_at_exit)  # type: ignore[attr-defined]  # CPython's own
             except (AttributeError, RuntimeError):
@@ -539,7 +547,7 @@ def discard(awaitable: Awaitable[Any]) -> None:
 
 def silence(task: asyncio.Task[Any] | None) -> None:
     """
-    Have asyncio say nothing of a task that never ends: its loop is closed or stopped, and the bus has said it.
+    Have asyncio say nothing of a task that never ends with its loop: the bus says it.
     """
     if task is not None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather does
