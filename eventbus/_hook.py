@@ -45,10 +45,13 @@ Retired: TypeAlias = tuple[str, str]
 class OnDecorator(Protocol[E]):
     """
     What `on(...)` returns: it takes a handler of the event, or of nothing, and gives it back.
+
+    To a type checker the handler then takes any event: otherwise a second `@on` above it, for another event,
+    would find a handler of the first one only.
     """
 
     @overload
-    def __call__(self, fn: Callable[[H, E], R], /) -> Callable[[H, E], R]: ...
+    def __call__(self, fn: Callable[[H, E], R], /) -> Callable[[H, Any], R]: ...
     @overload
     def __call__(self, fn: Callable[[H], R], /) -> Callable[[H], R]: ...
 
