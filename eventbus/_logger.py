@@ -81,9 +81,10 @@ class EventLogger(Hook):
                 return
             text = body(line, settings.redact or default_redact)
         else:
-            text = own_text(event.log_line())
-            if text is None:
+            own = own_text(event.log_line())
+            if own is None:
                 return
+            text = own
         send(Entry(level, event.timestamp, event.correlation_id, text, line, event))
 
 
