@@ -556,7 +556,9 @@ class Event(_Observed):
         """
 
     def _settled(self, trip: Trip | None, errors: list[Exception] | None) -> list[Exception] | None:
-        return errors if trip is None else self._report(trip.hook, trip.handler, trip.error, errors)
+        if trip is None or trip.error is None:
+            return errors
+        return self._report(trip.hook, trip.handler, trip.error, errors)
 
     def _report(
         self, hook: str | None, handler: str, error: Exception, errors: list[Exception] | None

@@ -31,7 +31,7 @@ E5 = TypeVar("E5", bound=EventRoot)
 E6 = TypeVar("E6", bound=EventRoot)
 E7 = TypeVar("E7", bound=EventRoot)
 E8 = TypeVar("E8", bound=EventRoot)
-E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 
 _MARK: Final = "_eventbus_on"
 _OWN: Final = "_eventbus_class"
@@ -42,7 +42,7 @@ Place: TypeAlias = tuple[str, int]
 Retired: TypeAlias = tuple[str, str]
 
 
-class OnDecorator(Protocol[E]):
+class OnDecorator(Protocol[E_co]):
     """
     What `on(...)` returns: it takes a handler of the event, or of nothing, and gives it back.
 
@@ -51,7 +51,7 @@ class OnDecorator(Protocol[E]):
     """
 
     @overload
-    def __call__(self, fn: Callable[[H, E], R], /) -> Callable[[H, Any], R]: ...
+    def __call__(self, fn: Callable[[H, E_co], R], /) -> Callable[[H, Any], R]: ...
     @overload
     def __call__(self, fn: Callable[[H], R], /) -> Callable[[H], R]: ...
 

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class _RunGate(ProtectedEvent):
-    agent: Any = attrs.field(default=None, converter=as_agent)
+    agent: Any = attrs.field(default=None, converter=as_agent)  # pyright: ignore[reportUnknownVariableType]  # Any
     run: RunInfo | None = None
 
 
