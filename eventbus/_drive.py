@@ -178,9 +178,10 @@ def tool_performer(tools: Tools) -> Performer:
             # A tool receives a plain dict of its own, to do with as it likes.
             object.__setattr__(plain, "input", arguments)
             return tools(plain)
-        tool = tools.get(call.name)
+        named = cast("Mapping[str, Any]", tools)
+        tool = named.get(call.name)
         if tool is None:
-            msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, tools)) or 'none'}."
+            msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, named)) or 'none'}."
             raise LookupError(msg)
         if not isinstance(arguments, dict):
             msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."
