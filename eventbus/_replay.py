@@ -7,97 +7,81 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import attrs
 
-from ._context import correlation, new_span_id, replaying
+from ._context import replaying
+from ._errors import ModelCallRefused, ToolCallRefused
 from ._event import Event
 from ._records import Call, Record, Turn
-from ._subscribe import Subscription
+from ._run import Run
 from .catalog import (
+    GateDecisionEvent,
     HandlerFailedEvent,
-    InferenceCompletedEvent,
     InferenceDeniedEvent,
     InferenceGeneratedEvent,
     InferenceStartedEvent,
-    ModelCallStartedEvent,
-    ToolCallCompletedEvent,
     ToolCallFailedEvent,
-    ToolCallsReceivedEvent,
     ToolCallStartedEvent,
-    TurnCompletedEvent,
-    TurnStartedEvent,
 )
-from .values import Agent, RunInfo
+from .gates import AfterModelCallEvent, BeforeModelCallEvent
 
 FIRST = -(2**31)
 """The priority of what counts: it sees an event before any handler can raise."""
 
 
+MAX_REASONS = 100
+"""How many different reasons are kept for one handler's decisions of one kind."""
+
+
 def replay_record(record: Record) -> None:
     """
-    Emit what a recorded run would have emitted, under its own id; `is_replaying()` is true meanwhile.
+    Send a recorded run through a Run of the same id; `is_replaying()` is true meanwhile.
 
-    The events have the time of their emission and no durations, for records tell neither. Handlers run on the
-    calling thread; what they raise is reported as ever, and a BaseException ends the replay where it stands.
+    What the record says is what model and tools return. Gates judge it as they would have judged the run, and
+    what they do is told; after a refusal the record goes on as it was recorded. A gate that raises ends the
+    run. The events have the time of their emission, and durations that say nothing of the recorded run.
+    Handlers run on the calling thread; a BaseException ends the replay where it stands.
 
     Args:
         record: The run.
     """
-    run = RunInfo(
-        id=record.id,
-        agent=Agent(record.agent),
-        message=record.message,
-        metadata=record.metadata,
-    )
-    span_id = new_span_id()
-    with replaying(), correlation(record.id):
-        InferenceStartedEvent.emit(agent=run.agent, message=run.message, span_id=span_id, run=run)
-        for turn in record.turns:
-            _replay_turn(record, turn, run)
-        InferenceCompletedEvent.emit(
-            agent=run.agent, message=run.message, result=record.result, span_id=span_id, run=run
-        )
+    run = Run(record.agent, record.message, metadata=record.metadata, correlation_id=record.id)
+    try:
+        with replaying(), run:
+            for turn, _ in zip(record.turns, run.turns(), strict=False):
+                _replay_turn(record, turn, run)
+            run.complete(record.result)
+    except Exception:
+        return
 
 
-def _replay_turn(record: Record, turn: Turn, run: RunInfo) -> None:
-    agent, span_id, model_span_id = run.agent, new_span_id(), new_span_id()
-    TurnStartedEvent.emit(agent=agent, turn=turn.number, span_id=span_id, run=run)
-    ModelCallStartedEvent.emit(
-        agent=agent, turn=turn.number, model=record.model, attempt=1, span_id=model_span_id, run=run
-    )
-    if InferenceGeneratedEvent.has_receivers():
-        InferenceGeneratedEvent.emit(
-            agent=agent,
-            turn=turn.number,
-            request=record.request(turn),
-            response=turn.response,
-            model=record.model,
-            usage=turn.response.usage,
-            attempt=1,
-            span_id=model_span_id,
-            run=run,
-        )
-    if turn.calls:
-        ToolCallsReceivedEvent.emit(agent=agent, tool_calls=turn.response.tool_calls, run=run)
+def _replay_turn(record: Record, turn: Turn, run: Run) -> None:
+    # Messages are put together only for those who look at them: a run's add up to its length squared.
+    lookers = (InferenceGeneratedEvent, BeforeModelCallEvent, AfterModelCallEvent)
+    request = record.request(turn) if any(looker.has_receivers() for looker in lookers) else ()
+    with suppress(ModelCallRefused), run.model_call(request, model=record.model) as asked:
+        if asked.answer is None:
+            asked.set(turn.response)
     for call in turn.calls:
         _replay_call(call, run)
-    TurnCompletedEvent.emit(agent=agent, turn=turn.number, span_id=span_id, run=run)
 
 
-def _replay_call(call: Call, run: RunInfo) -> None:
-    agent, span_id = run.agent, new_span_id()
-    ToolCallStartedEvent.emit(agent=agent, tool_call=call.tool_call, span_id=span_id, run=run)
-    if call.result.success:
-        ToolCallCompletedEvent.emit(
-            agent=agent, tool_call=call.tool_call, result=call.result, span_id=span_id, run=run
-        )
-    else:
-        ToolCallFailedEvent.emit(
-            agent=agent, tool_call=call.tool_call, error=call.result.error, span_id=span_id, run=run
-        )
+def _replay_call(call: Call, run: Run) -> None:
+    recorded = call.result.error
+    try:
+        with suppress(ToolCallRefused), run.tool_call(call.tool_call) as called:
+            if called.answer is None:
+                if recorded is not None:
+                    raise recorded  # noqa: TRY301 - how a piece learns of a failure
+                called.set(call.result)
+    except Exception as error:
+        if error is not recorded:
+            raise
 
 
 @attrs.define
@@ -114,6 +98,31 @@ class ToolCount:
     failed: int = 0
 
 
+@attrs.define
+class Decisions:
+    """
+    How often one handler decided one thing about one tool, the model or the run.
+
+    Attributes:
+        count: How often.
+        reasons: How often with which reason; of many different ones only the first are kept.
+    """
+
+    count: int = 0
+    reasons: Counter[str] = attrs.field(factory=Counter[str])
+
+
+class Decided(NamedTuple):
+    """
+    What a gate did: who, what, to which tool (or "model", "run"), and whether it counted.
+    """
+
+    by: str
+    action: str
+    subject: str
+    applied: bool
+
+
 class Summary:
     """
     Counts, between entering and leaving it, what the bus delivers, whoever emits it on whichever thread.
@@ -122,6 +131,7 @@ class Summary:
         events: How many of each class, in the order in which they were first met.
         tools: How many calls of each tool, by name.
         failed_handlers: How often each handler raised, by name.
+        decisions: What gates did.
         seconds: How long it has counted; monotonic seconds.
     """
 
@@ -129,22 +139,22 @@ class Summary:
         self.events: Counter[type[Event]] = Counter()
         self.tools: dict[str, ToolCount] = {}
         self.failed_handlers: Counter[str] = Counter()
+        self.decisions: dict[Decided, Decisions] = {}
         self._lock = threading.Lock()
         self._started: float | None = None
         self._stopped: float | None = None
-        self._subscription: Subscription[[Event], None] | None = None
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
-        self._subscription = Event.subscribe(self.count, priority=FIRST)
+        self._open.enter_context(Event.subscribe(self.count, priority=FIRST))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopped = time.monotonic()
-        if self._subscription is not None:
-            self._subscription.cancel()
+        self._open.close()
 
     def count(self, event: Event) -> None:
         """
@@ -160,6 +170,16 @@ class Summary:
                     tool.failed += 1
             elif isinstance(event, HandlerFailedEvent):
                 self.failed_handlers[str(event.handler)] += 1
+            elif isinstance(event, GateDecisionEvent):
+                self._decide(event)
+
+    def _decide(self, event: GateDecisionEvent) -> None:
+        decided = Decided(str(event.by), str(event.action), str(event._subject()), event.applied is not False)
+        decisions = self.decisions.setdefault(decided, Decisions())
+        decisions.count += 1
+        reason = event.reason
+        if reason and (reason in decisions.reasons or len(decisions.reasons) < MAX_REASONS):
+            decisions.reasons[reason] += 1
 
     @property
     def runs(self) -> int:

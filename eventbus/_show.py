@@ -29,6 +29,9 @@ _BAD: Final = frozenset({"lines not replayed", "failed", "times"})
 """What is red unless it is 0."""
 
 _NAME: Final = 40
+_LONG_NAME: Final = 64
+"""The same, where only one number follows."""
+
 _PLACE: Final = 36
 
 
@@ -88,8 +91,16 @@ def show_counts(facts: Mapping[str, float], tables: Sequence[Counts]) -> None:
     show_columns([(name, _number(number)) for name, number in facts.items()], 1)
     for headings, rows in tables:
         _write("")
-        cells = [(_name(name), *map(_number, numbers)) for name, numbers in rows]
+        cells = [(_name(name, len(numbers)), *map(_number, numbers)) for name, numbers in rows]
         show_columns([headings, *cells], len(headings) - 1)
+
+
+def show_note(text: str) -> None:
+    """
+    Print a sentence, apart from what stands above it.
+    """
+    _write("")
+    _write(text)
 
 
 def _facts(facts: Mapping[str, float]) -> Table:
@@ -107,7 +118,7 @@ def _counts(counts: Counts) -> Table:
     for heading in counts.headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, numbers in counts.rows:
-        table.add_row(Text(_name(name)), *map(_figure, counts.headings[1:], numbers))
+        table.add_row(Text(_name(name, len(numbers))), *map(_figure, counts.headings[1:], numbers))
     return table
 
 
@@ -119,9 +130,9 @@ def _number(number: float, comma: str = "") -> str:
     return f"{number:{comma}.2f}" if isinstance(number, float) else f"{number:{comma}}"
 
 
-def _name(name: str) -> str:
-    name = escape(name)
-    return name if len(name) <= _NAME else name[: _NAME - 1] + CUT
+def _name(name: str, numbers: int) -> str:
+    name, room = escape(name), _NAME if numbers > 1 else _LONG_NAME
+    return name if len(name) <= room else name[: room - 1] + CUT
 
 
 def show_events(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -264,7 +275,7 @@ def progress(stream: io.BufferedReader, runs: Callable[[], int]) -> Generator[Ca
         TextColumn("replaying"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[runs]} runs"),
+        TextColumn("runs: {task.fields[runs]:,}"),
         TimeElapsedColumn(),
     )
     # With soft wrap, rich leaves the lines that it moves above the bar as they are.
