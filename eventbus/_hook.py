@@ -613,7 +613,7 @@ def _live_below(cls: type, key: Hashable) -> list[HookEntry]:
     return [
         other
         for other in known.values()
-        if other.live and any(base.__dict__.get(_KEY) is key for base in other.cls.__mro__[1:])
+        if other.live and any(base.__dict__.get(_KEY) == key for base in other.cls.__mro__[1:])
     ]
 
 

@@ -517,7 +517,9 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
         if first.per_event is not None:
             mates = per_hook[first.per_event[0]]
             if len(mates) > 1:
-                call = _shared_instance(first, ends=first is (mates[0] if topic.reverse else mates[-1]))
+                ends = first is (mates[0] if topic.reverse else mates[-1])
+                call = _shared_instance(first, when, ends=ends)
+                when = None if ends else when
         if settings.slow_handler is not None:
             call = timed(call, first.name, settings.slow_handler)
         if topic.protected:
@@ -548,22 +550,27 @@ def _any_of(receivers: list[Receiver]) -> Callable[[Any], Any] | None:
     return lambda event: any(predicate(event) for predicate in predicates)
 
 
-def _shared_instance(receiver: Receiver, *, ends: bool) -> Callable[[Any], Any]:
+def _shared_instance(
+    receiver: Receiver, when: Callable[[Any], Any] | None, *, ends: bool
+) -> Callable[[Any], Any]:
     # Several handlers of one hook for one event work on one instance. It rides on the event, under a key
-    # that is no field, and gets off at the last handler.
+    # that is no field, and gets off at the last handler, whatever that one's predicate says.
     cls, method = cast("tuple[type, Callable[[Any, Any], Any]]", receiver.per_event)
     key = f"{INSTANCE_OF}{id(cls)}"
 
     def call(event: Any) -> Any:
-        riding = event.__dict__
-        instance = riding.pop(key, None) if ends else riding.get(key)
+        instance = event.__dict__.get(key)
         if instance is None:
-            instance = cls()
-            if not ends:
-                riding[key] = instance
+            instance = event.__dict__[key] = cls()
         return method(instance, event)
 
-    return call
+    def last(event: Any) -> Any:
+        instance = event.__dict__.pop(key, None)
+        if when is None or when(event):
+            return method(cls() if instance is None else instance, event)
+        return None
+
+    return last if ends else call
 
 
 def _settings_changed(names: frozenset[str]) -> None:
