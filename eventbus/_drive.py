@@ -178,7 +178,7 @@ def tool_performer(tools: Tools) -> Performer:
             # A tool receives a plain dict of its own, to do with as it likes.
             object.__setattr__(plain, "input", arguments)
             return tools(plain)
-        named: Any = tools
+        named = cast("Any", tools)
         tool = named.get(call.name)
         if tool is None:
             msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, named)) or 'none'}."
