@@ -7,8 +7,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 

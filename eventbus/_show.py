@@ -224,7 +224,7 @@ def _hook_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         if len(place) > _PLACE:
             place = CUT + place[-_PLACE + 1 :]
         table.add_row(
-            Text.assemble((_name(row["hook"]), "bold"), "\n", (place, "dim")),
+            Text.assemble((_name(row["hook"], 2), "bold"), "\n", (place, "dim")),
             Text(row["state"], "green" if row["state"] == "live" else "yellow"),
             Text(str(row["priority"])),
             Text("\n".join(row["events"])),
