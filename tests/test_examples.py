@@ -19,7 +19,7 @@ LONGEST = 60
 
 
 def told(example: Path) -> tuple[str, list[str] | None]:
-    """Return what a docstring says is printed (its first block), and what is logged (the one after "Logs")."""
+    """Return what a docstring says is printed (its first block), and what is logged (after "Logs")."""
     paragraphs = (ast.get_docstring(ast.parse(example.read_text())) or "").split("\n\n")
     blocks = [
         (before, textwrap.dedent(block)) for before, block in pairwise(paragraphs) if block.startswith("    ")
