@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import pytest
 import recordings
@@ -19,6 +20,7 @@ from eventbus import (
     Hook,
     InferenceCompletedEvent,
     InferenceDeniedEvent,
+    InferenceFailedEvent,
     InferenceGeneratedEvent,
     InferenceStartedEvent,
     Message,
@@ -156,11 +158,13 @@ class TestEvents:
         assert UNANSWERED == str(recorder.assert_emitted(ToolCallFailedEvent).error)
         assert isinstance(recorder[-1], InferenceCompletedEvent)
 
-    def test_no_duration_is_made_up(self):
-        """A record tells no times: durations are None, timestamps those of the emission."""
+    def test_times_are_those_of_the_emission(self):
+        """A record tells no times: timestamps are of now, durations only of the replay."""
+        before = time.time()
         recorder = told(user(), assistant(call()), tool())
-        assert [None] * 9 == [event.get("duration") for event in recorder]
-        assert sorted(event.timestamp for event in recorder) == [event.timestamp for event in recorder]
+        times = [before, *(event.timestamp for event in recorder), time.time()]
+        assert sorted(times) == times
+        assert all(0 <= (event.get("duration") or 0) for event in recorder)
 
     @given(said=recordings.records())
     @settings(max_examples=20)
@@ -246,7 +250,7 @@ class TestHandlers:
         assert isinstance(recorder[-1], InferenceCompletedEvent)
 
     def test_an_interrupt_ends_the_replay_where_it_stands(self):
-        """A BaseException comes out, nothing follows it, and the replay is over."""
+        """A BaseException comes out, after the ends of what has begun, and the replay is over."""
 
         class Stop(Hook):
             @on(TurnStartedEvent)
@@ -255,7 +259,9 @@ class TestHandlers:
 
         with capture() as recorder, pytest.raises(KeyboardInterrupt):
             replay_record(parsed(user(), assistant(), user()))
-        assert [InferenceStartedEvent, TurnStartedEvent] == [type(event) for event in recorder]
+        assert [InferenceStartedEvent, TurnStartedEvent, TurnCompletedEvent, InferenceFailedEvent] == [
+            type(event) for event in recorder
+        ]
         assert not is_replaying()
         assert current_correlation_id() is None
 
