@@ -402,8 +402,11 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
             "reason": self.reason,
             "applied": False if self.applied is False else None,
         }
-        subject = _subject_of_gate(self.gate) if call is None else _read(call, "name", call)
-        return Line(("GATE", verb), ("subject", subject), fields, None)
+        return Line(("GATE", verb), ("subject", self._subject()), fields, None)
+
+    def _subject(self) -> Any:
+        call = self.tool_call
+        return _subject_of_gate(self.gate) if call is None else _read(call, "name", call)
 
 
 def _subject_of_gate(gate: Any) -> Any:

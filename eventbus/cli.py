@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
 try:
     import click
 
-    from ._show import Counts, progress, show_counts, show_events, show_hooks, show_json
+    from ._show import Counts, progress, show_counts, show_events, show_hooks, show_json, show_note
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in {"click", "rich"}:
         raise
@@ -40,6 +40,13 @@ __all__ = ["cli"]
 
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and the number of SIGINT."""
+
+
+SHOWN_REASONS: Final = 5
+
+AFTER_A_REFUSAL: Final = """\
+What follows a refusal is the run as it was recorded: this tells what would have
+been refused, not what would have happened then."""
 
 
 class _Unusable(click.ClickException):
@@ -128,8 +135,23 @@ def _show_summary(summary: Summary, problems: int) -> None:
                 ("handler that raised", "times"),
                 [(name, [count]) for name, count in summary.failed_handlers.most_common()],
             ),
+            Counts(("gate decision", "count"), list(_decisions(summary))),
         ],
     )
+    if any(decided.action == "deny" for decided in summary.decisions):
+        show_note(AFTER_A_REFUSAL)
+
+
+def _decisions(summary: Summary) -> Iterator[tuple[str, Sequence[int]]]:
+    # Most frequent first; under each what reasons it gave.
+    for decided, decisions in sorted(summary.decisions.items(), key=lambda item: (-item[1].count, item[0])):
+        applied = "" if decided.applied else ", not applied"
+        yield f"{decided.by} {decided.action} {decided.subject}{applied}", [decisions.count]
+        for reason, count in decisions.reasons.most_common(SHOWN_REASONS):
+            yield f"  {reason}", [count]
+        if len(decisions.reasons) > SHOWN_REASONS:
+            rest = decisions.reasons.most_common()[SHOWN_REASONS:]
+            yield "  other reasons", [sum(count for _, count in rest)]
 
 
 @cli.command()
