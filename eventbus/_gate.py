@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable
+from types import MemberDescriptorType
 from typing import (
     Any,
     ClassVar,
@@ -23,6 +24,7 @@ import attrs
 
 from ._context import current_correlation_id, running_loop
 from ._depth import Trip, hook_name, is_loop, refusal, trips
+from ._emitter import all_fields
 from ._errors import AsyncGateError
 from ._event import EventRoot, make_root
 from ._priority import Priority
@@ -38,6 +40,8 @@ T = TypeVar("T")
 G = TypeVar("G", bound="ProtectedEvent")
 
 _STICKY: Final = "eventbus_sticky"
+
+_NOT_THE_ROOT: Final = "ProtectedEvent is the root of gates and is not emitted itself; emit a subclass of it."
 
 RAISED: Final = "raised"
 """The field that an edit names when a handler has raised instead of writing."""
@@ -78,12 +82,13 @@ def writable(*, default: Any = attrs.NOTHING, factory: Any = None, sticky: bool 
         sticky: Let the field latch at its first truthy value: later writes are recorded and change nothing.
 
     Returns:
-        A field specifier for the class body.
+        A field specifier for the class body. A validator given with attrs' `@field.validator` judges what
+        handlers write, too.
+
+    Raises:
+        ValueError: If both `default` and `factory` are given.
     """
-    metadata = {_STICKY: sticky}
-    if factory is not None:
-        return attrs.field(factory=factory, metadata=metadata)
-    return attrs.field(default=default, metadata=metadata)
+    return attrs.field(default=default, factory=factory, metadata={_STICKY: sticky})
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(attrs.field, writable))
@@ -113,7 +118,9 @@ class ProtectedEvent(_Protected):
 
     _fails_open = False
     _returns_event = True
-    _writable: ClassVar[dict[str, bool]] = {}
+    _writable: ClassVar[dict[str, attrs.Attribute[Any]]] = {}
+    _names: ClassVar[frozenset[str]] = frozenset()
+    _slotted: ClassVar[frozenset[str]] = frozenset()
 
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
     timestamp: float = attrs.field(factory=time.time, eq=False)
@@ -122,34 +129,57 @@ class ProtectedEvent(_Protected):
 
     def __init_subclass__(cls, channel: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(channel=channel, **kwargs)
-        cls._writable = {
-            field.name: field.metadata[_STICKY]
-            for field in attrs.fields(cls)  # type: ignore[arg-type]  # made an attrs class just above
-            if _STICKY in field.metadata
-        }
+        _learn(cls)
+
+    @classmethod
+    def __attrs_init_subclass__(cls) -> None:
+        super().__attrs_init_subclass__()
+        _learn(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        sticky = self._writable.get(name)
-        if sticky is None:
-            self._refuse_to("set", name)
-        if sticky and isinstance(value, str) and not value.strip():
-            msg = f"{type(self).__name__}.{name} needs a reason, or True; an empty one says nothing."
-            raise ValueError(msg)
+        if self._is_unset(name):
+            # By the constructor that attrs has made.
+            object.__setattr__(self, name, value)
+            return
+        field = self._writable.get(name)
+        if field is None:
+            raise AttributeError(self._read_only(name))
+        old = getattr(self, name)
+        latched = bool(field.metadata[_STICKY] and old)
+        if not latched:
+            if field.metadata[_STICKY] and isinstance(value, str) and not value.strip():
+                msg = f"{type(self).__name__}.{name} needs a reason, or True; an empty one says nothing."
+                raise ValueError(msg)
+            value = attrs.setters.validate(self, field, value)
         value = freeze(value)
-        old = self.__dict__[name]
         author: Receiver | None = self.__dict__.get("_author")
-        applied = not (sticky and old) and not _is_shadow(author)
+        applied = not latched and not _is_shadow(author)
         if applied:
-            self.__dict__[name] = value
+            object.__setattr__(self, name, value)
         self._record(author, name, old, value, applied=applied)
 
     def __delattr__(self, name: str) -> None:
-        self._refuse_to("delete", name)
+        if name in self._writable:
+            msg = f"Cannot delete {name!r} on {type(self).__name__}: it can be set, and not be missing."
+            raise AttributeError(msg)
+        raise AttributeError(self._read_only(name))
 
-    def _refuse_to(self, verb: str, name: str) -> NoReturn:
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        # A copy made by a handler is not what the handler judges, and has edits of its own.
+        state.pop("_author", None)
+        if "_edits" in state:
+            state["_edits"] = list(state["_edits"])
+        return state
+
+    def _is_unset(self, name: str) -> bool:
+        if name not in self._names or name in self.__dict__:
+            return False
+        return name not in self._slotted or not hasattr(self, name)
+
+    def _read_only(self, name: str) -> str:
         fields = ", ".join(self._writable) or "none"
-        msg = f"Cannot {verb} {name!r} on {type(self).__name__}: read-only. Writable fields: {fields}."
-        raise AttributeError(msg)
+        return f"Cannot set {name!r} on {type(self).__name__}: read-only. Writable fields: {fields}."
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -163,7 +193,7 @@ class ProtectedEvent(_Protected):
         edits.append(Edit(None if author is None else author.name, field, old, new, applied))
 
     @classmethod  # pyright: ignore[reportArgumentType]  # as below
-    def emit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
+    def emit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # noqa: ARG003  # pyright: ignore[reportGeneralTypeIssues]  # typed by the constructor
         """
         Build the event, let its handlers judge it on this thread, and return it.
 
@@ -181,10 +211,10 @@ class ProtectedEvent(_Protected):
             EmitLoopError: If the emit is nested too deep to be judged.
             Exception: What a handler raised.
         """
-        raise NotImplementedError
+        raise TypeError(_NOT_THE_ROOT)
 
     @classmethod  # pyright: ignore[reportArgumentType]  # as below
-    async def aemit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # pyright: ignore[reportGeneralTypeIssues]  # as emit
+    async def aemit(cls: Callable[P, G], *args: P.args, **kwargs: P.kwargs) -> G:  # noqa: ARG003  # pyright: ignore[reportGeneralTypeIssues]  # as emit
         """
         Build the event, let its handlers judge it on the running loop, awaiting each, and return it.
 
@@ -199,14 +229,16 @@ class ProtectedEvent(_Protected):
             EmitLoopError: If the emit is nested too deep to be judged.
             Exception: What a handler raised.
         """
-        raise NotImplementedError
+        raise TypeError(_NOT_THE_ROOT)
 
     def publish(self: G) -> G:
         """
         Let the handlers judge this event, which exists already, as `emit` would.
         """
-        self._deliver()
-        self.__dict__.pop("_author", None)
+        try:
+            self._deliver()
+        finally:
+            self.__dict__.pop("_author", None)
         return self
 
     async def apublish(self: G) -> G:
@@ -272,17 +304,24 @@ class ProtectedEvent(_Protected):
         if running_loop() is not None:
             discard(result)
             name = type(self).__qualname__
-            msg = f"{receiver.name} is async and cannot be waited for here; use `await {name}.aemit(...)`."
+            msg = (
+                f"{receiver.name} is async and cannot be waited for on the running loop; "
+                f"use `await {name}.aemit(...)`, or AsyncRun for a run."
+            )
             raise AsyncGateError(msg)
         scheduler.run(result)
 
     def _failed(
         self, receiver: Receiver, error: Exception, errors: list[Exception] | None
     ) -> list[Exception] | None:
-        if trips and is_loop(error):
-            raise refusal(self) or error
         shadow = _is_shadow(receiver)
+        is_reported = bool(trips) and is_loop(error)
+        if is_reported and not shadow:
+            raise refusal(self) or error
         self._record(receiver, RAISED, None, error, applied=not shadow)
+        self.__dict__.pop("_author", None)
+        if is_reported:
+            return errors
         report_failure(hook=hook_name(receiver), handler=receiver.name, event=self, error=error)
         if shadow:
             return errors
@@ -312,8 +351,25 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
     return gate
 
 
+def _learn(cls: type[ProtectedEvent]) -> None:
+    fields = all_fields(cls)
+    cls._names = frozenset(field.name for field in fields)
+    cls._writable = {field.name: field for field in fields if _STICKY in field.metadata}
+    cls._slotted = frozenset(
+        name
+        for name in cls._names
+        if isinstance(inspect.getattr_static(cls, name, None), MemberDescriptorType)
+    )
+    for name in ("__setattr__", "__delattr__"):
+        # An explicit attrs decorator on top has generated its own.
+        if getattr(cls, name) is not getattr(ProtectedEvent, name):
+            setattr(cls, name, getattr(ProtectedEvent, name))
+
+
 def _is_shadow(author: Receiver | None) -> bool:
     return author is not None and author.hook is not None and author.hook.cls.shadow
 
 
 make_root(ProtectedEvent)
+# An edit says so of a handler that raised.
+ProtectedEvent._reserved |= {RAISED}
