@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
+import selectors
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -66,14 +66,20 @@ def run(
     )
     for descriptor in writing.values():
         os.close(descriptor)
-    shown = {name: b"" for name in reading}
+    shown = dict.fromkeys(reading, b"")
     watched = next(iter(terminals), "stdout")
+
+
+    def tell() -> bool:
+        # A read may end within a character.
+        return meanwhile is not None and meanwhile(process, shown[watched].decode(errors="ignore"))
+
     try:
-        _read_all(reading, shown, lambda: meanwhile is not None and meanwhile(process, shown[watched].decode()))
+        _read_all(reading, shown, tell)
         status = process.wait(60)
     finally:
         if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             process.wait()
         for descriptor in reading.values():
             os.close(descriptor)
@@ -81,9 +87,7 @@ def run(
 
 
 def _read_all(reading: dict[str, int], shown: dict[str, bytes], meanwhile: Callable[[], bool]) -> None:
-    import selectors
-
-    with selectors.DefaultSelector() as selector:
+        with selectors.DefaultSelector() as selector:
         for name, descriptor in reading.items():
             selector.register(descriptor, selectors.EVENT_READ, name)
         told = False
