@@ -69,7 +69,6 @@ def run(
     shown = dict.fromkeys(reading, b"")
     watched = next(iter(terminals), "stdout")
 
-
     def tell() -> bool:
         # A read may end within a character.
         return meanwhile is not None and meanwhile(process, shown[watched].decode(errors="ignore"))
@@ -87,7 +86,7 @@ def run(
 
 
 def _read_all(reading: dict[str, int], shown: dict[str, bytes], meanwhile: Callable[[], bool]) -> None:
-        with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector:
         for name, descriptor in reading.items():
             selector.register(descriptor, selectors.EVENT_READ, name)
         told = False
