@@ -295,7 +295,6 @@ class HookEntry:
         Make receivers of the handlers and connect them.
         """
         cls = self.cls
-        accepts = getattr(cls, "_accepts", None)
         if cls.stateful:
             self.instances = Instances(cls, cls.stateful_capacity, cls.lock_timeout)
             self.instances.open()
@@ -310,7 +309,7 @@ class HookEntry:
                 priority=cls.priority if handler.priority is None else handler.priority,
                 when=handler.when,
                 hook=self,
-                accepts=accepts,
+                accepts=getattr(cls, f"_accepts_in_{handler.name}", None),
             )
             if self.instances is not None:
                 receiver.call = self.instances.bind(method, receiver.name)

@@ -52,7 +52,7 @@ class EventLogger(Hook):
     shared = True
 
     @classmethod
-    def _accepts(cls, event_class: type[Event]) -> bool:
+    def _accepts_in_write(cls, event_class: type[Event]) -> bool:
         return (
             output() != "off"
             and event_class.log_line is not Event.log_line

@@ -777,6 +777,21 @@ def test_a_subclass_takes_its_place():
     assert "retired" == eventbus.hooks().get("EventLogger").state
 
 
+def test_a_subclass_may_handle_events_that_have_no_line():
+    """A handler that a subclass adds receives its events, whether or not they have a line."""
+    seen = []
+
+    class Counts(EventLogger):
+        @on(InferenceGeneratedEvent, TurnStartedEvent)
+        def count(self, event):
+            seen.append(type(event))
+
+    InferenceGeneratedEvent.emit(turn=1)
+    TurnStartedEvent.emit(turn=1)
+
+    assert [InferenceGeneratedEvent, TurnStartedEvent] == seen
+
+
 def test_notices_are_written_while_a_subclass_is_live():
     """The lines of the bus itself are there while any EventLogger is."""
 
