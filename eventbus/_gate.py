@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from types import MemberDescriptorType
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Final,
@@ -136,7 +137,7 @@ class ProtectedEvent(_Protected):
         super().__attrs_init_subclass__()
         _learn(cls)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: Any) -> None:
         if self._is_unset(name):
             # By the constructor that attrs has made.
             object.__setattr__(self, name, value)
@@ -158,11 +159,15 @@ class ProtectedEvent(_Protected):
             object.__setattr__(self, name, value)
         self._record(author, name, old, value, applied=applied)
 
-    def __delattr__(self, name: str) -> None:
+    def _delete(self, name: str) -> None:
         if name in self._writable:
             msg = f"Cannot delete {name!r} on {type(self).__name__}: it can be set, and not be missing."
             raise AttributeError(msg)
         raise AttributeError(self._read_only(name))
+
+    if not TYPE_CHECKING:  # pragma: no branch - a checker that sees them lets any name be written
+        __setattr__ = _set
+        __delattr__ = _delete
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -1,4 +1,4 @@
-"""What type checkers accept and refuse: typing/ok.py has no error, typing/bad.py one on each marked line."""
+"""What type checkers accept and refuse: typing/*ok.py has no error, *bad.py one on each marked line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent / "typing"
-OK, BAD = HERE / "ok.py", HERE / "bad.py"
+OK, BAD = sorted(HERE.glob("*ok.py")), sorted(HERE.glob("*bad.py"))
 MARK = "# error"
 
 
 def check(*arguments: str) -> str:
-    """Run a type checker on both files, with the repository's settings, and return what it says."""
+    """Run a type checker on these files, with the repository's settings, and return what it says."""
     done = subprocess.run(
-        [sys.executable, "-m", *arguments, str(OK), str(BAD)],
+        [sys.executable, "-m", *arguments, *map(str, [*OK, *BAD])],
         cwd=HERE.parent.parent,
         capture_output=True,
         text=True,
@@ -53,17 +53,20 @@ def errors(request, tmp_path_factory):
 
 
 def test_what_is_right_is_accepted(errors):
-    """Neither checker finds an error in typing/ok.py."""
-    assert set() == {line for file, line in errors if file == OK.name}
+    """Neither checker finds an error in a file of what is right."""
+    names = {file.name for file in OK}
+
+    assert set() == {(file, line) for file, line in errors if file in names}
 
 
-def test_each_mistake_is_an_error(errors):
-    """Both checkers find an error on each marked line of typing/bad.py."""
-    marked = {number for number, line in enumerate(BAD.read_text().splitlines(), 1) if line.endswith(MARK)}
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
+def test_each_mistake_is_an_error(errors, bad):
+    """Both checkers find an error on each marked line of a file of mistakes."""
+    marked = {number for number, line in enumerate(bad.read_text().splitlines(), 1) if line.endswith(MARK)}
 
-    assert marked == {line for file, line in errors if file == BAD.name}
+    assert marked == {line for file, line in errors if file == bad.name}
 
 
 def test_only_the_named_files_are_looked_at(errors):
     """No error is found in the package itself on the way."""
-    assert {BAD.name} == {file for file, _ in errors}
+    assert {bad.name for bad in BAD} == {file for file, _ in errors}
