@@ -1075,7 +1075,7 @@ class TestAfter:
         assert 1 == event.result
 
     def test_without_end(self):
-        """One that emits without end is told so, once, and the others run."""
+        """One that emits without end is refused with the error that says so, and reported once."""
         calls = []
         AfterEvent.subscribe(lambda event: calls.append(event))
         AfterEvent.subscribe(lambda event: AfterEvent.emit())
