@@ -41,8 +41,11 @@ __all__ = ["cli"]
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and the number of SIGINT."""
 
+STICKY: Final = "eventbus_sticky"
+"""Where `writable` notes in a field's metadata whether it latches."""
 
 SHOWN_REASONS: Final = 5
+"""How many different reasons of a gate are shown, the most frequent."""
 
 AFTER_A_REFUSAL: Final = """\
 What follows a refusal is the run as it was recorded: this tells what would have
@@ -229,16 +232,16 @@ def _catalog() -> list[type[EventRoot]]:
 
 
 def _event_row(cls: type[EventRoot]) -> dict[str, Any]:
-    readers = [field.name for field in payload_fields(cls) if field.name != "run"]
-    writable: Mapping[str, bool] = getattr(cls, "_writable", {})
+    fields = [field for field in payload_fields(cls) if field.name != "run"]
+    readers = [field.name for field in fields]
     words = _line_words(cls, readers)
     return {
         "event": cls.__name__,
         "kind": "event" if issubclass(cls, Event) else "gate",
         "channel": cls.channel,
         "readers": readers,
-        "writable": list(writable),
-        "sticky": [name for name, sticky in writable.items() if sticky],
+        "writable": [field.name for field in fields if STICKY in field.metadata],
+        "sticky": [field.name for field in fields if field.metadata.get(STICKY)],
         "ends_run": cls.ends_run,
         "line": words,
         "level": None if words is None or "action" in readers else cls.log_level,

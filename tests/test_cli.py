@@ -21,7 +21,8 @@ from click.testing import CliRunner
 from recordings import AIRLINE, REFUNDS, ROOT, assistant, call, lines, needs_airline, record, tool, user
 
 from eventbus import Event, Hook, TurnStartedEvent, catalog, gates, on, parse_line
-from eventbus.cli import cli
+from eventbus.cli import AFTER_A_REFUSAL, cli
+from eventbus.gates import BeforeToolCallEvent
 from eventbus.testing import capture
 
 AUDIT = """
@@ -337,6 +338,47 @@ class TestHooksOption:
         path = tmp_path / "loud.py"
         path.write_text("import eventbus\neventbus.configure(log='stderr')\n")
         assert b"" == program("replay", REFUNDS, "-q", "--hooks", path).stderr
+
+
+class TestGates:
+    """What gates decided is summed up."""
+
+    def test_decisions_are_listed_with_their_reasons(self, recorded):
+        """Who decided what, how often, and why; the most frequent reasons are named, the others counted."""
+
+        class Guard(Hook):
+            shadow = True
+
+            @on(BeforeToolCallEvent)
+            def check(self, event):
+                event.cancel = f"over {event.arguments['n'] % 7}"
+
+        calls = [call("refund", {"n": n}) for n in range(8)]
+        data = lines(record(assistant(*calls), *(tool() for _ in calls)))
+        done = invoke("replay", recorded(data))
+        *_, decisions, _note = done.stdout.strip().split("\n\n")
+        assert [
+            ["gate decision", "count"],
+            ["Guard.check deny refund, not applied", "8"],
+            ["  over 0", "2"],
+            ["  over 1", "1"],
+            ["  over 2", "1"],
+            ["  over 3", "1"],
+            ["  over 4", "1"],
+            ["  other reasons", "2"],
+        ] == [re.split(r"(?<=\w)  +", line) for line in decisions.splitlines()]
+        assert done.stdout.endswith(f"\n\n{AFTER_A_REFUSAL}\n")
+
+    def test_without_a_refusal_there_is_no_note(self, recorded):
+        """An edit changes nothing of what a replay tells."""
+
+        class Caps(Hook):
+            @on(BeforeToolCallEvent)
+            def limit(self, event):
+                event.arguments = {**event.arguments, "limit": 10}
+
+        done = invoke("replay", recorded(lines(record(assistant(call("look")), tool()))))
+        assert {"gate decision": ["count"], "Caps.limit edit look": ["1"]} == tables(done.stdout)[-1]
 
 
 class TestInterrupts:

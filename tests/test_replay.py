@@ -25,9 +25,11 @@ from eventbus import (
     InferenceStartedEvent,
     Message,
     ModelCallStartedEvent,
+    ModelResponse,
     RunInfo,
     ToolCall,
     ToolCallCompletedEvent,
+    ToolCallDeniedEvent,
     ToolCallFailedEvent,
     ToolCallsReceivedEvent,
     ToolCallStartedEvent,
@@ -40,7 +42,8 @@ from eventbus import (
     on,
 )
 from eventbus._records import UNANSWERED, Record, ToolError, parse_record, read_records
-from eventbus._replay import Summary, ToolCount, replay_record
+from eventbus._replay import MAX_REASONS, Summary, ToolCount, replay_record
+from eventbus.gates import BeforeInvocationEvent, BeforeModelCallEvent, BeforeToolCallEvent
 from eventbus.testing import capture
 
 ENDS = {
@@ -264,6 +267,121 @@ class TestHandlers:
         ]
         assert not is_replaying()
         assert current_correlation_id() is None
+
+
+class TestGates:
+    """Gates judge a record as they would have judged the run."""
+
+    def test_a_refused_call_is_told_and_the_record_goes_on(self):
+        """The refused call is not started; what follows is as it was recorded."""
+
+        @BeforeToolCallEvent.subscribe
+        def guard(event):
+            if event.tool_call.name == "refund":
+                event.cancel = "not today"
+
+        recorder = told(
+            assistant(call("refund"), call("look")), tool("1"), tool("2"), assistant(content="Done.")
+        )
+        assert "not today" == recorder.assert_emitted(ToolCallDeniedEvent).reason
+        assert ["look"] == [event.tool_call.name for event in recorder.of(ToolCallStartedEvent)]
+        assert "Done." == recorder.assert_emitted(InferenceCompletedEvent).result.content
+
+    def test_a_refused_model_call_leaves_its_calls_to_be_judged(self):
+        """What the model had asked for is judged all the same."""
+
+        @BeforeModelCallEvent.subscribe
+        def guard(event):
+            event.cancel = "over budget"
+
+        recorder = told(assistant(call("look")), tool())
+        recorder.assert_not_emitted(InferenceGeneratedEvent)
+        recorder.assert_emitted(ToolCallCompletedEvent)
+
+    def test_what_a_gate_answers_takes_the_place_of_the_record(self):
+        """An answer of a gate is not overwritten by the recorded one, be it of the model or a tool."""
+
+        @BeforeModelCallEvent.subscribe
+        def answer(event):
+            event.response = ModelResponse("No.")
+
+        @BeforeToolCallEvent.subscribe
+        def result(event):
+            event.result = "cached"
+
+        recorder = told(assistant(call("look")), tool("Error: gone"))
+        assert "No." == recorder.assert_emitted(InferenceGeneratedEvent).response.content
+        completed = recorder.assert_emitted(ToolCallCompletedEvent)
+        assert "cached" == getattr(completed.result, "data", completed.result)
+
+    def test_gates_see_the_messages_so_far(self):
+        """Also when nobody observes what was generated."""
+        seen = []
+
+        @BeforeModelCallEvent.subscribe
+        def look(event):
+            seen.append(len(event.messages))
+
+        replay_record(parsed(user(), assistant(call()), tool(), assistant()))
+        assert [1, 3] == seen
+
+    def test_a_gate_that_raises_ends_its_run_and_not_the_replay(self):
+        """The run fails, with every start ended; the next record is another run."""
+
+        @BeforeToolCallEvent.subscribe
+        def guard(event):
+            raise RuntimeError("broken guard")
+
+        recorder = told(assistant(call()), tool())
+        assert "broken guard" == str(recorder.assert_emitted(InferenceFailedEvent).error)
+        recorder.assert_not_emitted(InferenceCompletedEvent)
+
+    def test_a_refused_run_is_told(self):
+        """Nothing else of the record is."""
+
+        @BeforeInvocationEvent.subscribe
+        def guard(event):
+            event.cancel = "closed"
+
+        recorder = told(user(), assistant())
+        assert "closed" == recorder.assert_emitted(InferenceDeniedEvent).reason
+        recorder.assert_not_emitted(TurnStartedEvent)
+
+    def test_decisions_are_counted_with_their_reasons(self):
+        """By handler, action and subject; what a shadow hook would have done is not applied."""
+
+        class NewGuard(Hook):
+            shadow = True
+
+            @on(BeforeToolCallEvent)
+            def check(self, event):
+                event.cancel = f"over {event.arguments['limit']}"
+
+        with Summary() as summary:
+            replay_record(
+                parsed(
+                    assistant(*(call("refund", {"limit": limit}) for limit in (1, 2, 2))),
+                    tool(),
+                    tool(),
+                    tool(),
+                )
+            )
+        ((decided, decisions),) = summary.decisions.items()
+        assert ("NewGuard.check", "deny", "refund", False) == decided
+        assert (3, {"over 1": 1, "over 2": 2}) == (decisions.count, decisions.reasons)
+
+    def test_not_every_reason_is_kept(self):
+        """A gate that gives a new reason each time does not fill the memory; each of its decisions counts."""
+
+        @BeforeToolCallEvent.subscribe
+        def guard(event):
+            event.cancel = f"no {event.arguments['n']}"
+
+        calls = [call("refund", {"n": n}) for n in range(MAX_REASONS + 5)]
+        with Summary() as summary:
+            replay_record(parsed(assistant(*calls), *(tool() for _ in calls)))
+        ((_, decisions),) = summary.decisions.items()
+        assert (MAX_REASONS + 5, MAX_REASONS) == (decisions.count, len(decisions.reasons))
 
 
 class Ping(Event):
