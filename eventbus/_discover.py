@@ -20,8 +20,8 @@ def discover(package: str | None = None) -> list[str]:
     Import every module of a package, or what installed distributions offer, so that their hooks go live.
 
     Args:
-        package: The dotted name of a package or module; subpackages are searched too. Without it, the entry
-            points of group `eventbus.hooks` are loaded.
+        package: The dotted name of a package or module; subpackages are searched too, as far as they have an
+            `__init__.py`. Without it, the entry points of group `eventbus.hooks` are loaded.
 
     Returns:
         The names that were imported, in order.

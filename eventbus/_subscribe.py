@@ -4,6 +4,7 @@ Subscribing a function to an event class, without a hook.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -29,8 +30,9 @@ class Subscription(Generic[P, R]):
 
     def __init__(self, fn: Callable[P, R], signal: EventSignal, receiver: Receiver, *, weak: bool) -> None:
         if not weak:
-            # Not what `fn` has in its dict: that may take the names of ours.
-            functools.update_wrapper(self, fn, updated=())
+            # Not what `fn` has in its dict: that may take the names of ours. A look-up may raise anything.
+            with contextlib.suppress(Exception):
+                functools.update_wrapper(self, fn, updated=())
         self._signal = signal
         self._receiver = receiver
         # Not to be what keeps a weakly subscribed function alive.

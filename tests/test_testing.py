@@ -1,0 +1,368 @@
+"""
+The testing kit: recording, isolation, strictness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from eventbus import Event, Hook, configure, correlation, drain, find, hooks, on
+from eventbus._settings import settings
+from eventbus.testing import Recorder, capture, isolated, strict
+
+
+class Base(Event):
+    n: int = 0
+    word: str | None = None
+
+
+class Derived(Base):
+    pass
+
+
+class Other(Event):
+    pass
+
+
+class TestCapture:
+    """Recording events."""
+
+    def test_it_records_the_classes_it_is_given(self):
+        """And their subclasses, in order, inside the block only."""
+        with capture(Base) as recorder:
+            Base.emit(n=1)
+            Other.emit()
+            Derived.emit(n=2)
+        Base.emit(n=3)
+        assert [Base(n=1), Derived(n=2)] == recorder.events == list(recorder)
+        assert (2, Derived(n=2)) == (len(recorder), recorder[1])
+
+    def test_without_classes_it_records_all(self):
+        """Every observed event."""
+        with capture() as recorder:
+            Base.emit()
+            Other.emit()
+        assert [Base(), Other()] == recorder.events
+
+    def test_an_event_is_recorded_once(self):
+        """Though several of the classes match it."""
+        with capture(Base, Derived, Event, Base) as recorder:
+            Derived.emit()
+        assert [Derived()] == recorder.events
+
+    def test_recorders_nest(self):
+        """Each records for itself."""
+        with capture(Base) as outer, capture(Base) as inner:
+            Base.emit()
+        assert 1 == len(outer) == len(inner)
+
+    def test_from_any_thread_and_task(self):
+        """What other threads and tasks emit is recorded too."""
+
+        async def emit():
+            await Base.aemit(n=2)
+
+        with capture(Base) as recorder:
+            thread = threading.Thread(target=Base.emit, kwargs={"n": 1})
+            thread.start()
+            thread.join()
+            asyncio.run(emit())
+        assert [1, 2] == [event.n for event in recorder]
+
+    def test_a_failing_handler_does_not_hide_the_event(self):
+        """A recorder comes before any handler."""
+
+        @Base.subscribe(priority=-1000)
+        def fail(event):
+            raise KeyboardInterrupt
+
+        with capture(Base) as recorder, pytest.raises(KeyboardInterrupt):
+            Base.emit()
+        assert 1 == len(recorder)
+
+    def test_it_ends_with_an_exception(self):
+        """Nothing is recorded after the block, however it is left."""
+        with pytest.raises(ZeroDivisionError), capture(Base) as recorder:
+            raise ZeroDivisionError
+        Base.emit()
+        assert [] == recorder.events
+        assert not Base.has_receivers()
+
+
+class TestRecorder:
+    """What a recorder can be asked."""
+
+    def recorded(self):
+        with capture() as recorder:
+            Base.emit(n=1, word="a", raw=[1], correlation_id="run")
+            Derived.emit(n=2)
+            Other.emit()
+        return recorder
+
+    def test_of_gives_the_events_of_a_class(self):
+        """Subclasses included."""
+        recorder = self.recorded()
+        assert [1, 2] == [event.n for event in recorder.of(Base)]
+        assert [2] == [event.n for event in recorder.of(Derived)]
+
+    def test_clear_forgets(self):
+        """And recording goes on."""
+        with capture(Base) as recorder:
+            Base.emit(n=1)
+            recorder.clear()
+            Base.emit(n=2)
+        assert [2] == [event.n for event in recorder]
+
+    def test_assert_emitted_returns_the_first(self):
+        """Of the class, with the values: fields, raw keys and the correlation id."""
+        recorder = self.recorded()
+        assert recorder[0] is recorder.assert_emitted(Base)
+        assert recorder[1] is recorder.assert_emitted(Base, n=2)
+        assert recorder[0] is recorder.assert_emitted(Base, n=1, raw=[1], correlation_id="run")
+        assert recorder[1] is recorder.assert_emitted(Derived)
+
+    def test_assert_emitted_tells_what_was(self):
+        """The text shows what was asked, and the events of the class."""
+        with pytest.raises(AssertionError) as caught:
+            self.recorded().assert_emitted(Base, n=3, word="x")
+        lines = str(caught.value).splitlines()
+        assert "Base(n=3, word='x') was not emitted; only these of its class were:" == lines[0]
+        assert ["  Base(n=1, word='a', ", "  Derived(n=2, word=No"] == [line[:22] for line in lines[1:]]
+
+    def test_assert_emitted_tells_of_other_classes(self):
+        """If there are none of the class, the others are shown."""
+        with pytest.raises(AssertionError, match=r"Absent\(\) was not emitted; these were:\n  Base\("):
+            self.recorded().assert_emitted(type("Absent", (Event,), {"__module__": __name__}))
+
+    def test_assert_emitted_of_nothing(self):
+        """An empty recorder says so."""
+        with pytest.raises(AssertionError, match=r"^Base\(\) was not emitted; nothing was\.$"):
+            Recorder().assert_emitted(Base)
+
+    def test_a_long_record_is_cut(self):
+        """Twenty events are shown, and how many more there are."""
+        with capture(Base) as recorder:
+            for n in range(25):
+                Base.emit(n=n)
+        with pytest.raises(AssertionError) as caught:
+            recorder.assert_emitted(Base, n=-1)
+        assert (22, "  ... and 5 more") == (
+            len(str(caught.value).splitlines()),
+            str(caught.value).splitlines()[-1],
+        )
+
+    def test_a_missing_key_is_no_match(self):
+        """Not even for None."""
+        with pytest.raises(AssertionError):
+            self.recorded().assert_emitted(Other, raw=None)
+
+    def test_assert_not_emitted(self):
+        """It passes if there is none, and shows the one there is."""
+        recorder = self.recorded()
+        recorder.assert_not_emitted(Base, n=3)
+        with pytest.raises(AssertionError, match=r"^Base\(n=2\) was emitted: Derived\(n=2, "):
+            recorder.assert_not_emitted(Base, n=2)
+
+
+class TestIsolated:
+    """An empty bus for a block."""
+
+    def test_outer_hooks_and_subscriptions_are_silent(self):
+        """Functions, runs' subscribers, blinker's functions and hooks alike."""
+        seen = []
+
+        class Outer(Hook):
+            @on(Base)
+            def handle(self, event):
+                seen.append("hook")
+
+        def function(event):
+            seen.append("blinker")
+
+        Base.subscribe(lambda event: seen.append("function"))
+        Event.subscribe(lambda event: seen.append("root"), correlation_id="run")
+        Base.signal.connect(function)
+        with isolated():
+            assert 0 == len(hooks())
+            assert not Base.has_receivers()
+            Base.emit(correlation_id="run")
+        assert [] == seen
+        Base.emit(correlation_id="run")
+        assert ["hook", "function", "root", "blinker"] == seen
+
+    def test_inner_ones_vanish(self):
+        """Hooks, subscriptions and channels of the block are gone after it."""
+        seen = []
+        with isolated():
+
+            class Inner(Hook):
+                @on(Base)
+                def handle(self, event):
+                    seen.append("hook")
+
+            class Local(Event, channel="tests.local"):
+                pass
+
+            Base.subscribe(lambda event: seen.append("function"))
+            Base.emit()
+            assert Local is find("tests.local")
+        Base.emit()
+        assert ["hook", "function"] == seen
+        assert hooks().get("Inner") is None
+        with pytest.raises(LookupError):
+            find("tests.local")
+
+    def test_it_restores_exactly(self):
+        """The same hooks in the same order and states, with what they keep for runs, after an error too."""
+        seen = []
+
+        class Counting(Hook):
+            stateful = True
+
+            @on(Base)
+            def count(self, event):
+                seen.append(self)
+
+        class Retired(Hook):
+            @on(Base)
+            def handle(self, event):
+                pass
+
+        class Special(Retired):
+            pass
+
+        with correlation("run"):
+            Base.emit()
+            before = [(info.cls, info.state) for info in hooks()]
+            with pytest.raises(ZeroDivisionError), isolated():
+
+                class Inner(Retired):
+                    pass
+
+                Base.emit()
+                Special.unregister()
+                raise ZeroDivisionError
+            assert before == [(info.cls, info.state) for info in hooks()]
+            Base.emit()
+        assert 2 == len(seen)
+        assert seen[0] is seen[1]
+
+    def test_scopes_nest(self):
+        """Each sees its own."""
+        seen = []
+        with isolated():
+            Base.subscribe(lambda event: seen.append("middle"))
+            with isolated():
+                Base.subscribe(lambda event: seen.append("inner"))
+                Base.emit()
+            Base.emit()
+        Base.emit()
+        assert ["inner", "middle"] == seen
+
+    def test_an_outer_hook_can_be_let_in(self):
+        """`register()` makes it live inside, and leaves it as it was outside."""
+        seen = []
+
+        class Outer(Hook):
+            @on(Base)
+            def handle(self, event):
+                seen.append(event.n)
+
+        with isolated():
+            Outer.register()
+            Base.emit(n=1)
+        Base.emit(n=2)
+        assert [1, 2] == seen
+        assert "live" == hooks().get("Outer").state
+
+    def test_an_outer_subscription_cancelled_inside_stays_cancelled(self):
+        """What is cancelled is cancelled."""
+        seen = []
+        subscription = Base.subscribe(seen.append)
+        with isolated():
+            subscription.cancel()
+        Base.emit()
+        assert [] == seen
+
+    def test_it_is_process_wide(self):
+        """Other threads see the empty bus too."""
+        seen = []
+        Base.subscribe(seen.append)
+        with isolated():
+            thread = threading.Thread(target=Base.emit)
+            thread.start()
+            thread.join()
+        assert [] == seen
+
+    def test_a_class_compiled_inside_works_outside(self):
+        """It does not matter where a class emits first."""
+
+        class Fresh(Event):
+            pass
+
+        with isolated():
+            Fresh.emit()
+        with capture(Fresh) as recorder:
+            Fresh.emit()
+        assert 1 == len(recorder)
+
+    def test_as_a_decorator(self):
+        """A test function can be wrapped."""
+
+        @isolated()
+        def run():
+            Base.subscribe(print)
+            return Base.has_receivers()
+
+        assert run()
+        assert not Base.has_receivers()
+
+
+class TestStrict:
+    """Reports become raised errors."""
+
+    def test_a_single_error_is_raised(self):
+        """After all handlers ran, with a note that names the handler and the event."""
+        seen = []
+
+        @Base.subscribe
+        def fail(event):
+            raise ZeroDivisionError
+
+        Base.subscribe(seen.append)
+        with strict(), pytest.raises(ZeroDivisionError) as caught:
+            Base.emit()
+        assert 1 == len(seen)
+        assert [f"raised by {fail.__qualname__}, for Base"] == caught.value.__notes__
+
+    def test_several_are_a_group(self):
+        """An ExceptionGroup of them."""
+        for error in (ZeroDivisionError, KeyError):
+            Base.subscribe(lambda event, error=error: (_ for _ in ()).throw(error))
+        with strict(), pytest.raises(ExceptionGroup) as caught:
+            Base.emit()
+        assert [ZeroDivisionError, KeyError] == [type(error) for error in caught.value.exceptions]
+
+    def test_async_errors_are_raised_by_drain(self):
+        """Those of scheduled handlers."""
+
+        @Base.subscribe
+        async def fail(event):
+            raise ZeroDivisionError
+
+        with strict():
+            Base.emit()
+            with pytest.raises(ZeroDivisionError):
+                drain(10)
+
+    def test_it_puts_the_setting_back(self):
+        """Whatever it was, also after an error."""
+        for before in (False, True):
+            configure(strict=before)
+            with pytest.raises(KeyError), strict():
+                assert settings.strict
+                raise KeyError
+            assert before is settings.strict
