@@ -58,6 +58,9 @@ _STATE: Final = frozenset({"_author", "_edits", "_extra"})
 _NO_ARGUMENT: Final = frozenset({"self", "correlation_id", "timestamp"})
 """What `emit` cannot take a field as."""
 
+STICKY: Final = "eventbus_sticky"
+"""Under this key the metadata of a field says that a gate's handlers may write it, and whether it latches."""
+
 _NOT_THE_ROOT: Final = "Event is the root of events and is not emitted itself; emit a subclass of it."
 
 _CLASS_VAR: Final = ("ClassVar", "typing.ClassVar", "t.ClassVar", "typing_extensions.ClassVar")
@@ -181,7 +184,8 @@ class EventRoot:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for key, value in state.items():
-            object.__setattr__(self, key, value)
+            # A deep copy of a read-only dict is a plain one.
+            object.__setattr__(self, key, freeze(value) if key in self._to_freeze else value)
 
     @property
     def payload(self) -> Mapping[str, Any]:
@@ -276,7 +280,7 @@ def _check_fields(cls: type[EventRoot]) -> None:
         if taken.setdefault(alias, name) != name or alias in _NO_ARGUMENT:
             msg = f"{where}: emit() takes something else as `{alias}`; give the field another name."
             raise TypeError(msg)
-        _check_default(cls, name, getattr(assigned, "_default", assigned))
+        _check_default(cls, name, assigned)
     for name in _OURS:
         if name in cls.__dict__:
             fix = f"write `class {cls.__name__}(..., channel=...)`" if name == "channel" else "rename yours"
@@ -290,7 +294,8 @@ def _check_fields(cls: type[EventRoot]) -> None:
         raise TypeError(msg)
 
 
-def _check_default(cls: type[EventRoot], name: str, default: object) -> None:
+def _check_default(cls: type[EventRoot], name: str, assigned: object) -> None:
+    default: object = getattr(assigned, "_default", assigned)
     where = f"{cls.__qualname__}.{name}"
     inherited = next((base.__dict__[name] for base in cls.__mro__[1:] if name in base.__dict__), None)
     computed = (property, functools.cached_property, MemberDescriptorType)
@@ -299,9 +304,10 @@ def _check_default(cls: type[EventRoot], name: str, default: object) -> None:
         raise TypeError(msg)
     if type(default).__hash__ is None and not isinstance(default, MappingProxyType):
         kind = type(default).__name__
+        specifier = "writable" if STICKY in getattr(assigned, "metadata", ()) else "attrs.field"
         msg = (
             f"{where}: the mutable default {default!r} would be shared by all events; "
-            f"write `{name}: {kind} = attrs.field(factory={kind})`."
+            f"write `{name}: {kind} = {specifier}(factory={kind})`."
         )
         raise TypeError(msg)
 

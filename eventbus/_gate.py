@@ -27,7 +27,7 @@ from ._context import current_correlation_id, running_loop
 from ._depth import Trip, hook_name, is_loop, refusal, trips
 from ._emitter import all_fields
 from ._errors import AsyncGateError
-from ._event import EventRoot, make_root
+from ._event import STICKY, EventRoot, make_root
 from ._priority import Priority
 from ._readonly import freeze
 from ._registry import Receiver
@@ -40,7 +40,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 G = TypeVar("G", bound="ProtectedEvent")
 
-_STICKY: Final = "eventbus_sticky"
 
 _NOT_THE_ROOT: Final = "ProtectedEvent is the root of gates and is not emitted itself; emit a subclass of it."
 
@@ -89,7 +88,7 @@ def writable(*, default: Any = attrs.NOTHING, factory: Any = None, sticky: bool 
     Raises:
         ValueError: If both `default` and `factory` are given.
     """
-    return attrs.field(default=default, factory=factory, metadata={_STICKY: sticky})
+    return attrs.field(default=default, factory=factory, metadata={STICKY: sticky})
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(attrs.field, writable))
@@ -146,9 +145,9 @@ class ProtectedEvent(_Protected):
         if field is None:
             raise AttributeError(self._read_only(name))
         old = getattr(self, name)
-        latched = bool(field.metadata[_STICKY] and old)
+        latched = bool(field.metadata[STICKY] and old)
         if not latched:
-            if field.metadata[_STICKY] and isinstance(value, str) and not value.strip():
+            if field.metadata[STICKY] and isinstance(value, str) and not value.strip():
                 msg = f"{type(self).__name__}.{name} needs a reason, or True; an empty one says nothing."
                 raise ValueError(msg)
             value = attrs.setters.validate(self, field, value)
@@ -359,7 +358,7 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
 def _learn(cls: type[ProtectedEvent]) -> None:
     fields = all_fields(cls)
     cls._names = frozenset(field.name for field in fields)
-    cls._writable = {field.name: field for field in fields if _STICKY in field.metadata}
+    cls._writable = {field.name: field for field in fields if STICKY in field.metadata}
     cls._slotted = frozenset(
         name
         for name in cls._names

@@ -218,11 +218,24 @@ class TestWriting:
             writable(default=1, factory=int)  # type: ignore[call-overload]  # the mistake itself
 
     def test_mutable_default(self):
-        """A default that all events would share is a TypeError that names the field."""
-        with pytest.raises(TypeError, match=r"Wrong\.seen: the mutable default \[\]"):
+        """A default that all events would share is a TypeError that names the field and the fix."""
+        with pytest.raises(TypeError) as caught:
 
             class Wrong(ProtectedEvent):
                 seen: list[str] = writable(default=[])
+
+        name = f"{type(self).__qualname__}.test_mutable_default.<locals>.Wrong.seen"
+        assert (
+            f"{name}: the mutable default [] would be shared by all events; "
+            "write `seen: list = writable(factory=list)`."
+        ) == str(caught.value)
+
+    def test_mutable_default_of_a_read_only_field(self):
+        """For a read-only field the fix leaves it one."""
+        with pytest.raises(TypeError, match=r"write `seen: dict = attrs\.field\(factory=dict\)`"):
+
+            class Wrong(ProtectedEvent):
+                seen: Any = {}
 
     @pytest.mark.parametrize("name", ["edits", "reverse", "publish", RAISED])
     def test_reserved(self, name):
@@ -1076,8 +1089,6 @@ class TestAfter:
 
     def test_without_end(self):
         """One that emits without end is refused with the error that says so, and reported once."""
-        calls = []
-        AfterEvent.subscribe(lambda event: calls.append(event))
         AfterEvent.subscribe(lambda event: AfterEvent.emit())
 
         with capture(HandlerFailedEvent) as failures, pytest.raises(EmitLoopError):
@@ -1540,12 +1551,10 @@ class TestAsking:
 
     def test_without_end(self):
         """A gate asked without end is refused with an error that shows the chain, and reported once."""
-        calls = []
 
         class Loop(Hook):
             @on(Question)
             def again(self, event):
-                calls.append(event)
                 Question.emit()
 
         with capture(HandlerFailedEvent) as failures, pytest.raises(EmitLoopError) as caught:
@@ -1553,7 +1562,6 @@ class TestAsking:
 
         assert "Question -> Loop.again -> Question -> Loop.again" in str(caught.value)
         assert [caught.value] == [failure.error for failure in failures]
-        del calls[:]
 
     def test_without_end_awaited(self):
         """So is one that is awaited without end."""
@@ -1631,6 +1639,10 @@ class TestValue:
         other.cancel = "yes"
         other.arguments = {}
 
+        with pytest.raises(TypeError, match="belongs to an event and is read-only"):
+            make(event).arguments["lines"] = []
+        with pytest.raises(TypeError, match="belongs to an event and is read-only"):
+            make(event).arguments["lines"].append(2)
         assert ("no", {}) == (other.cancel, other.arguments)
         assert (1, 3) == (len(event.edits), len(other.edits))
         assert {"lines": [1]} == event.arguments
