@@ -5,8 +5,8 @@ Runs the snippets of one document, as a reader would: one after another, in one 
 document and what went wrong with it, or null. A `python` block runs as if it were the reader's `app.py`. A
 `text` block right after it holds what that has written to stdout and stderr. A `console` block holds
 commands after `$ ` and their output; those of eventbus and of Python are run, and compared if any output is
-shown. Times and generated ids differ from run to run and are compared by their form; a line of `...` stands
-for any lines.
+shown, but for the width of columns. Times and generated ids differ from run to run and are compared by their
+form; a line of `...` stands for any lines.
 """
 
 import _thread
@@ -54,6 +54,13 @@ def differs(shown: str, real: str) -> str | None:
     if re.fullmatch(pattern, normal(real) + "\n"):
         return None
     return f"the document shows\n\n{normal(shown)}\n\nbut it wrote\n\n{normal(real)}"
+
+
+def narrow(text: str) -> str:
+    """
+    Return a text without the width of its columns, which depends on what else is in them.
+    """
+    return re.sub(r" {2,}", "  ", text)
 
 
 class Reader:
@@ -116,7 +123,7 @@ class Reader:
                 env={**os.environ, "PATH": path},
                 cwd=HERE.parent.parent,
             )
-            problem = differs(shown, done.stdout) if shown.strip() else None
+            problem = differs(narrow(shown), narrow(done.stdout)) if shown.strip() else None
             if problem or (done.returncode and not shown.strip()):
                 return f"$ {command} (exit status {done.returncode}): {problem or done.stdout}"
         return None
