@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 from . import catalog, gates
 from ._context import replaying
 from ._emitter import payload_fields
-from ._event import Event, EventRoot
+from ._event import STICKY, Event, EventRoot
 from ._hook import hooks
 from ._lines import escape
 from ._load import LoadError, load
@@ -40,9 +40,6 @@ __all__ = ["cli"]
 
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C: 128 and the number of SIGINT."""
-
-STICKY: Final = "eventbus_sticky"
-"""Where `writable` notes in a field's metadata whether it latches."""
 
 SHOWN_REASONS: Final = 5
 """How many different reasons of a gate are shown, the most frequent."""
