@@ -4,9 +4,11 @@ The root of protected events: what their handlers write changes the run, and a h
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Awaitable, Callable, Generator
 from types import MemberDescriptorType
 from typing import (
     TYPE_CHECKING,
@@ -64,6 +66,62 @@ class Edit(NamedTuple):
     old: Any
     new: Any
     applied: bool
+
+
+class Turn:
+    """
+    One handler's turn to judge one event: who is the author of what is written, here and in its tasks.
+
+    Attributes:
+        event: A weak reference: a task that a handler leaves behind has its turn for as long as it runs.
+        author: The handler.
+    """
+
+    __slots__ = ("author", "event")
+
+    def __init__(self, event: ProtectedEvent, author: Receiver) -> None:
+        self.event = weakref.ref(event)
+        self.author = author
+
+    def begin(self) -> Turn | None:
+        """
+        Make this the turn, and return the one around it.
+        """
+        outer = turn_var.get()
+        turn_var.set(self)
+        return outer
+
+    def end(self, outer: Turn | None) -> None:
+        """
+        Go back to the turn around this one; nothing happens in another context, where a coroutine may end.
+        """
+        if turn_var.get() is self:
+            turn_var.set(outer)
+
+
+turn_var: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("eventbus_turn", default=None)
+
+
+class Judging:
+    """
+    Awaits what an async handler returned, in its turn.
+    """
+
+    __slots__ = ("inner", "turn")
+
+    def __init__(self, turn: Turn, inner: Awaitable[Any]) -> None:
+        self.turn = turn
+        self.inner = inner
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._run().__await__()
+
+    async def _run(self) -> Any:
+        outer = self.turn.begin()
+        try:
+            return await self.inner
+        finally:
+            self.turn.end(outer)
 
 
 @overload
@@ -152,7 +210,7 @@ class ProtectedEvent(_Protected):
                 raise ValueError(msg)
             value = attrs.setters.validate(self, field, value)
         value = freeze(value)
-        author: Receiver | None = self.__dict__.get("_author")
+        author = self._author_here()
         applied = not latched and not _is_shadow(author)
         if applied:
             object.__setattr__(self, name, value)
@@ -191,6 +249,27 @@ class ProtectedEvent(_Protected):
         Who wrote what, in order; what was recorded and not applied included.
         """
         return tuple(self.__dict__.get("_edits", ()))
+
+    def _author_here(self) -> Receiver | None:
+        turn = turn_var.get()
+        if turn is not None and turn.event() is self:
+            return turn.author
+        # A thread that a handler has started knows no more than whose turn it is.
+        author: Receiver | None = self.__dict__.get("_author")
+        return author
+
+    def _let(self, author: Receiver, call: Callable[[Any], Any]) -> Any:
+        """
+        Call a handler as the author of what it writes, and return what it returned.
+        """
+        self.__dict__["_author"] = author
+        turn = Turn(self, author)
+        outer = turn.begin()
+        try:
+            result = call(self)
+        finally:
+            turn.end(outer)
+        return Judging(turn, result) if inspect.isawaitable(result) else result
 
     def _record(self, author: Receiver | None, field: str, old: Any, new: Any, *, applied: bool) -> None:
         edits: list[Edit] = self.__dict__.setdefault("_edits", [])
@@ -306,7 +385,7 @@ class ProtectedEvent(_Protected):
         if not inspect.isawaitable(result):
             return
         if running_loop() is not None:
-            discard(result)
+            discard(result.inner if isinstance(result, Judging) else result)
             name = type(self).__qualname__
             msg = (
                 f"{receiver.name} is async and cannot be waited for on the running loop; "

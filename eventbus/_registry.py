@@ -534,8 +534,7 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
 def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], Any]:
     # What is written to a gate is recorded with its author.
     def judge(event: Any) -> Any:
-        event.__dict__["_author"] = author
-        return call(event)
+        return event._let(author, call)
 
     return judge
 

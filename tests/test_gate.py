@@ -12,6 +12,7 @@ import gc
 import itertools
 import pickle
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -622,6 +623,88 @@ class TestEdits:
 
         assert (Edit(None, "answer", None, 1, True),) == event.edits
 
+    @pytest.mark.parametrize("way", ["emit", "aemit"])
+    def test_of_a_task_left_behind(self, way):
+        """What a task of a handler writes is its own, also in another's turn and after all of them."""
+        tasks = []
+
+        class Hasty(Hook):
+            @on(Question)
+            async def check(self, event):
+                async def write():
+                    for answer in (1, 2, 3):
+                        await asyncio.sleep(0)
+                        event.answer = answer
+
+                tasks.append(asyncio.create_task(write()))
+
+            @on(Question)
+            async def finish(self, event):
+                await asyncio.wait(tasks)
+                event.answer = 4
+
+            @on(Question)
+            def sync(self, event):
+                event.answer = 5
+
+        event = Question.emit() if way == "emit" else asyncio.run(Question.aemit())
+        event.answer = 6
+
+        assert [
+            *[("Hasty.check", answer) for answer in (1, 2, 3)],
+            ("Hasty.finish", 4),
+            ("Hasty.sync", 5),
+            (None, 6),
+        ] == [(edit.handler, edit.new) for edit in event.edits]
+
+    def test_of_a_thread(self):
+        """What a thread of a handler writes is the handler's while its turn lasts."""
+
+        class Threaded(Hook):
+            @on(Question)
+            def check(self, event):
+                in_thread(lambda: setattr(event, "answer", 1))
+
+        assert (Edit("Threaded.check", "answer", None, 1, True),) == Question.emit().edits
+
+    def test_a_task_left_behind_keeps_no_event(self):
+        """A task that a handler starts, and that goes on for long, does not keep the event."""
+
+        async def main():
+            forever = asyncio.Event()
+            tasks = []
+
+            @Question.subscribe
+            async def start(event):
+                tasks.append(asyncio.create_task(forever.wait()))
+
+            reference = weakref.ref(await Question.aemit())
+            gc.collect()
+            alive = reference() is not None
+            forever.set()
+            await asyncio.wait(tasks)
+            return alive
+
+        assert False is asyncio.run(main())
+
+    def test_closed_in_another_context(self):
+        """An emit that is closed where it was not begun leaves no author there."""
+
+        @Question.subscribe
+        async def wait(event):
+            event.answer = 1
+            await asyncio.sleep(0)
+
+        event = Question()
+        asking = event.apublish()
+        contextvars.copy_context().run(asking.send, None)
+        asking.close()
+        event.answer = 2
+
+        assert [f"{type(self).__qualname__}.test_closed_in_another_context.<locals>.wait", None] == [
+            edit.handler for edit in event.edits
+        ]
+
     def test_inside_a_nested_gate(self):
         """A handler that asks another gate goes on as the author of its own."""
 
@@ -769,6 +852,42 @@ class TestShadow:
 
         (edit,) = asyncio.run(main()).edits
         assert (RAISED, False, AsyncGateError) == (edit.field, edit.applied, type(edit.new))
+
+    def test_task_left_behind(self):
+        """What a task of a shadow writes is not applied either, in whoever's turn it comes."""
+        tasks = []
+
+        class Watching(Hook):
+            shadow = True
+
+            @on(Question)
+            async def check(self, event):
+                async def write():
+                    await asyncio.sleep(0)
+                    event.cancel = "late"
+
+                tasks.append(asyncio.create_task(write()))
+
+        @Question.subscribe
+        async def other(event):
+            await asyncio.wait(tasks)
+
+        event = asyncio.run(Question.aemit())
+
+        assert False is event.cancel
+        assert (Edit("Watching.check", "cancel", False, "late", False),) == event.edits
+
+    def test_thread(self):
+        """Nor is what a thread of it writes while its turn lasts."""
+
+        class Watching(Hook):
+            shadow = True
+
+            @on(Question)
+            def check(self, event):
+                in_thread(lambda: setattr(event, "cancel", "no"))
+
+        assert False is Question.emit().cancel
 
     def test_after_event(self):
         """An after-event does the same, and raises none of a shadow's errors with the others'."""
