@@ -1,0 +1,56 @@
+"""
+The table of the contract's statements: each names tests, and each of these exists.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROW = re.compile(r"^\| (?P<section>\d+|case \d+) \| (?P<statement>(?:[^|\\]|\\.)+) \| (?P<tests>[^|]+) \|$")
+TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+
+
+def rows():
+    """Return the rows of the table, as they stand."""
+    lines = (TESTS / "STATEMENTS.md").read_text(encoding="utf-8").splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("|---"))
+    return [line for line in lines[start + 1 :] if line.strip()]
+
+
+def place(section):
+    """Return what sections are sorted by: the contract's first, then the cases."""
+    return (section.startswith("case"), int(section.removeprefix("case ")))
+
+
+def defined_in(path):
+    """Return the names of the tests in a file, those in classes included."""
+    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {node.name for node in tree if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+
+
+@pytest.mark.parametrize("row", rows())
+def test_each_row_names_tests_that_exist(row):
+    """A row has a section, a statement and at least one test; every test it names is there."""
+    match = ROW.match(row)
+    assert match, "a row reads: | section | statement | `test_file.py::test_name`, ... |"
+    named = TEST.findall(match["tests"])
+    assert named
+    assert match["tests"] == ", ".join(f"`{file}::{name}`" for file, name in named)
+    assert [] == [f"{file}::{name}" for file, name in named if name not in defined_in(TESTS / file)]
+
+
+def test_rows_are_sorted_by_section():
+    """Those of one section stand together."""
+    places = [place(match["section"]) for row in rows() if (match := ROW.match(row))]
+    assert sorted(places) == places
+
+
+def test_no_statement_twice():
+    """A statement has one row."""
+    statements = [(match["section"], match["statement"]) for row in rows() if (match := ROW.match(row))]
+    assert len(set(statements)) == len(statements)
