@@ -38,6 +38,7 @@ OTHERS = {
     "_logger": {"structlog"},
     "_show": {"click", "rich"},
     "cli": {"click", "rich"},
+    "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
 }
 """What each module may import beside the standard library and its siblings; the rest of them nothing."""

@@ -12,7 +12,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 ROW = re.compile(r"^\| (?P<section>\d+|case \d+) \| (?P<statement>(?:[^|\\]|\\.)+) \| (?P<tests>[^|]+) \|$")
-TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+TEST = re.compile(r"`(test_\w+\.py)::((?:Test\w+::)?test_\w+)`")
 
 
 def rows():
@@ -28,9 +28,16 @@ def place(section):
 
 
 def defined_in(path):
-    """Return the names of the tests in a file, those in classes included."""
-    tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return {node.name for node in tree if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    """Return the names of the tests in a file, those in classes with and without their class."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        for function in inner:
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.add(function.name)
+                if isinstance(node, ast.ClassDef):
+                    found.add(f"{node.name}::{function.name}")
+    return found
 
 
 @pytest.mark.parametrize("row", rows())
