@@ -42,6 +42,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 E = TypeVar("E", bound="Event")
+V = TypeVar("V", bound="EventRoot")
 
 _OWN = "_eventbus_class"
 """Where a class remembers itself in its namespace: a namespace that attrs has copied is told by it."""
@@ -228,6 +229,61 @@ class EventRoot:
             True if some function or hook would receive the event of some run.
         """
         return _registry.topic_of(cls).has_receivers()
+
+    @overload
+    @classmethod
+    def subscribe(
+        cls: type[V],
+        fn: Callable[[V], R],
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[V], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Subscription[[V], R]: ...
+    @overload
+    @classmethod
+    def subscribe(
+        cls: type[V],
+        fn: None = None,
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[V], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Callable[[Callable[[V], R]], Subscription[[V], R]]: ...
+    @classmethod
+    def subscribe(
+        cls,
+        fn: Any = None,
+        *,
+        priority: int = Priority.DEFAULT,
+        when: Callable[[Any], object] | None = None,
+        correlation_id: str | None = None,
+        weak: bool = False,
+    ) -> Any:
+        """
+        Have a function called with every event of this class and its subclasses, later-defined ones included.
+
+        Usable as a decorator, with or without arguments; the name then still works as the function. However
+        many of its subscriptions match, an event reaches a function once. A function defined again (a
+        reload, a notebook cell run twice) replaces the earlier one.
+
+        Args:
+            fn: Takes the event; sync or async. What it returns is ignored, unless it is awaitable.
+            priority: Its place in the order, lower first; see `Priority`.
+            when: A predicate on the event; the function is called only if it says yes. Of a gate, what it
+                raises refuses, as what the function raises does.
+            correlation_id: Receive the events of this run only.
+            weak: Let the function be garbage collected, and skip it then.
+
+        Returns:
+            The subscription, to be cancelled; or, without `fn`, a decorator.
+
+        Raises:
+            TypeError: If `fn` does not take exactly the event, or is a generator function.
+        """
+        return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
 
     def _deliver(self) -> None:
         topic = _registry.topic_of(type(self))
@@ -484,60 +540,6 @@ class Event(_Observed):
         Deliver this event, which exists already, as `aemit` would.
         """
         await self._adeliver()
-
-    @overload
-    @classmethod
-    def subscribe(
-        cls: type[E],
-        fn: Callable[[E], R],
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[E], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Subscription[[E], R]: ...
-    @overload
-    @classmethod
-    def subscribe(
-        cls: type[E],
-        fn: None = None,
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[E], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Callable[[Callable[[E], R]], Subscription[[E], R]]: ...
-    @classmethod
-    def subscribe(
-        cls,
-        fn: Any = None,
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[Any], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Any:
-        """
-        Have a function called with every event of this class and its subclasses, later-defined ones included.
-
-        Usable as a decorator, with or without arguments; the name then still works as the function. However
-        many of its subscriptions match, an event reaches a function once. A function defined again (a
-        reload, a notebook cell run twice) replaces the earlier one.
-
-        Args:
-            fn: Takes the event; sync or async. What it returns is ignored, unless it is awaitable.
-            priority: Its place in the order, lower first; see `Priority`.
-            when: A predicate on the event; the function is called only if it says yes.
-            correlation_id: Receive the events of this run only.
-            weak: Let the function be garbage collected, and skip it then.
-
-        Returns:
-            The subscription, to be cancelled; or, without `fn`, a decorator.
-
-        Raises:
-            TypeError: If `fn` does not take exactly the event, or is a generator function.
-        """
-        return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
 
     def log_line(self) -> str | None:
         """

@@ -30,12 +30,10 @@ from ._depth import Trip, hook_name, is_loop, refusal, trips
 from ._emitter import all_fields
 from ._errors import AsyncGateError
 from ._event import STICKY, EventRoot, make_root
-from ._priority import Priority
 from ._readonly import freeze
-from ._registry import Receiver
+from ._registry import Receiver, topic_of
 from ._report import report_failure
 from ._scheduler import discard, scheduler
-from ._subscribe import Subscription, subscribe
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -331,56 +329,6 @@ class ProtectedEvent(_Protected):
         await self._adeliver()
         return self
 
-    @overload
-    @classmethod
-    def subscribe(
-        cls: type[G],
-        fn: Callable[[G], R],
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[G], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Subscription[[G], R]: ...
-    @overload
-    @classmethod
-    def subscribe(
-        cls: type[G],
-        fn: None = None,
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[G], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Callable[[Callable[[G], R]], Subscription[[G], R]]: ...
-    @classmethod
-    def subscribe(
-        cls,
-        fn: Any = None,
-        *,
-        priority: int = Priority.DEFAULT,
-        when: Callable[[Any], object] | None = None,
-        correlation_id: str | None = None,
-        weak: bool = False,
-    ) -> Any:
-        """
-        Have a function judge every event of this class and its subclasses; see `Event.subscribe`.
-
-        Args:
-            fn: Takes the event, and may set its writable fields; sync or async. Without it, a decorator.
-            priority: Its place in the order, lower first (last, for an after-event).
-            when: A predicate on the event; what it raises refuses, as what the function raises does.
-            correlation_id: Judge the events of this run only.
-            weak: Let the function be garbage collected, and skip it then.
-
-        Returns:
-            The subscription, to be cancelled; or, without `fn`, a decorator.
-
-        Raises:
-            TypeError: If `fn` does not take exactly the event, or is a generator function.
-        """
-        return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
-
     def _returned(self, receiver: Receiver, result: object) -> None:
         if not inspect.isawaitable(result):
             return
@@ -431,6 +379,7 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
     extra = {key: freeze(value) for key, value in fields.items() if key not in known}
     if extra:
         gate.__dict__["_extra"] = extra
+    topic_of(gate_class).namespace["BUILT"] += 1
     return gate
 
 
