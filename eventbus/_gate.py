@@ -31,7 +31,7 @@ from ._emitter import all_fields
 from ._errors import AsyncGateError
 from ._event import STICKY, EventRoot, make_root
 from ._readonly import freeze
-from ._registry import Receiver, topic_of
+from ._registry import BUILT, Receiver, topic_of
 from ._report import report_failure
 from ._scheduler import discard, scheduler
 
@@ -379,7 +379,7 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
     extra = {key: freeze(value) for key, value in fields.items() if key not in known}
     if extra:
         gate.__dict__["_extra"] = extra
-    topic_of(gate_class).namespace["BUILT"] += 1
+    topic_of(gate_class).namespace[BUILT] += 1
     return gate
 
 
