@@ -5,17 +5,18 @@ Driving the scripts of `_order`, on a thread or on a loop, and calling the tools
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 
-from ._order import Ask, Perform, Script, Step, Tell, Wait
+from ._order import Ask, Perform, Quiet, Raised, Script, Step, Tell, Wait
 from ._readonly import thaw
-from ._scheduler import discard
+from ._scheduler import Delivery, delivery_var, discard, scheduler
 from .values import ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -54,29 +55,31 @@ def nothing_to_perform(step: Perform, /) -> Any:
     raise NotImplementedError(repr(step))
 
 
-def advance(script: Script[Any], resume: Resume) -> Perform | Done:
+def advance(script: Script[Any], resume: Resume | None) -> Perform | Done:
     """
     Drive a script on this thread to its next Perform, or to its end.
 
     Args:
         script: What to do.
-        resume: Sets the script going: its first `next`, or the `send` or `throw` that answers its Perform.
+        resume: Sets the script going again: the `send` that answers its Perform; None to begin.
     """
     try:
-        todo = resume()
+        todo = next(script) if resume is None else resume()
         while not isinstance(todo, Perform):
             try:
                 done = do(todo)
             except BaseException as error:
-                todo = script.throw(error)
-            else:
-                todo = script.send(done)
+                done = Raised(error)
+            todo = script.send(done)
     except StopIteration as stop:
         return Done(stop.value)
+    finally:
+        # What is raised keeps this frame in its traceback, which must not keep it in turn.
+        resume = done = None
     return todo
 
 
-def do(todo: Tell | Ask | Wait) -> Any:
+def do(todo: Tell | Ask | Wait | Quiet) -> Any:
     """
     Do one step of a script on this thread.
     """
@@ -84,6 +87,8 @@ def do(todo: Tell | Ask | Wait) -> Any:
         return todo.event_class.emit(**todo.fields)
     if isinstance(todo, Ask):
         return todo.gate.publish()
+    if isinstance(todo, Quiet):
+        return todo.run.wait_for_others()
     time.sleep(todo.seconds)
     return None
 
@@ -92,12 +97,14 @@ def drive(script: Script[T], perform: Performer = nothing_to_perform, resume: Re
     """
     Drive a script on this thread to its end.
     """
-    resume = resume or partial(next, script)
-    while True:
-        reached = advance(script, resume)
-        if isinstance(reached, Done):
-            return cast("T", reached.value)
-        resume = answer(script, perform, reached)
+    try:
+        while True:
+            reached = advance(script, resume)
+            if isinstance(reached, Done):
+                return cast("T", reached.value)
+            resume = answer(script, perform, reached)
+    finally:
+        resume = None
 
 
 def answer(script: Script[Any], perform: Performer, asked: Perform) -> Resume:
@@ -107,62 +114,125 @@ def answer(script: Script[Any], perform: Performer, asked: Perform) -> Resume:
     try:
         done = perform(asked)
     except BaseException as error:
-        return partial(script.throw, error)
+        return partial(script.send, Raised(error))
     return partial(script.send, done)
 
 
-async def aadvance(script: Script[Any], resume: Resume) -> Perform | Done:
+async def aadvance(script: Script[Any], resume: Resume | None) -> Perform | Done:
     """
     Drive a script on the running loop to its next Perform, or to its end.
     """
     try:
-        todo = resume()
+        todo = next(script) if resume is None else resume()
         while not isinstance(todo, Perform):
             try:
                 done = await ado(todo)
             except GeneratorExit as error:
                 # The coroutine is being closed and must not wait any more: the rest goes without.
-                return advance(script, partial(script.throw, error))
+                return advance(script, partial(script.send, Raised(error)))
             except BaseException as error:
-                todo = script.throw(error)
-            else:
-                todo = script.send(done)
+                done = Raised(error)
+            todo = script.send(done)
     except StopIteration as stop:
         return Done(stop.value)
+    finally:
+        resume = done = None
     return todo
 
 
-async def ado(todo: Tell | Ask | Wait) -> Any:
+async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:
     """
     Do one step of a script on the running loop.
     """
     if isinstance(todo, Tell):
+        if todo.run.owed:
+            try:
+                await settle(todo.run.owed)
+            except BaseException:
+                # It is told whatever comes; an end that is not would be missing for ever.
+                todo.event_class.emit(**todo.fields)
+                raise
         return await todo.event_class.aemit(**todo.fields)
     if isinstance(todo, Ask):
         return await todo.gate.apublish()
+    if isinstance(todo, Quiet):
+        return todo.run.wait_for_others()
     await asyncio.sleep(todo.seconds)
     return None
+
+
+async def settle(owed: list[Delivery]) -> None:
+    """
+    Wait for what a run on this loop has emitted without waiting, so that its handlers see events in order.
+
+    Args:
+        owed: The deliveries; those that are done are taken out. A handler that itself does something in the
+            run waits for none.
+    """
+    loop = asyncio.get_running_loop()
+    own = delivery_var.get()
+    while own is None or own.done:
+        owed[:] = [delivery for delivery in owed if not delivery.done and delivery.loop is loop]
+        tasks = {task for delivery in owed if (task := _task_ahead_of(delivery)) is not None}
+        if not tasks:
+            return
+        await asyncio.wait(tasks)
+
+
+def _task_ahead_of(delivery: Delivery) -> asyncio.Task[Any] | None:
+    # One without a task of its own stands behind another of its handler.
+    chain = None if delivery.key is None else scheduler._chains.get(delivery.key)
+    ahead = chain[0] if chain else delivery
+    return ahead.task if ahead.loop is delivery.loop else None
+
+
+def newest() -> Delivery | None:
+    """
+    Return the delivery that was scheduled last, of those that are pending.
+    """
+    if not scheduler.pending:
+        return None
+    with scheduler._lock:
+        return next(reversed(scheduler._pending), None)
+
+
+def scheduled_since(last: Delivery | None, cid: str) -> list[Delivery]:
+    """
+    Return the pending deliveries of one run that were scheduled after `last`, in order.
+    """
+    found: list[Delivery] = []
+    if scheduler.pending:
+        with scheduler._lock:
+            for delivery in reversed(scheduler._pending):
+                if delivery is last:
+                    break
+                if delivery.event.correlation_id == cid:
+                    found.append(delivery)
+    return found[::-1]
 
 
 async def adrive(script: Script[T], perform: Performer = nothing_to_perform) -> T:
     """
     Drive a script on the running loop to its end, awaiting what is awaitable.
     """
-    resume: Resume = partial(next, script)
-    while True:
-        reached = await aadvance(script, resume)
-        if isinstance(reached, Done):
-            return cast("T", reached.value)
-        try:
-            done = perform(reached)
-            if inspect.isawaitable(done):
-                done = await done
-        except GeneratorExit as error:
-            return drive(script, perform, partial(script.throw, error))
-        except BaseException as error:
-            resume = partial(script.throw, error)
-        else:
-            resume = partial(script.send, done)
+    resume: Resume | None = None
+    try:
+        while True:
+            reached = await aadvance(script, resume)
+            if isinstance(reached, Done):
+                return cast("T", reached.value)
+            try:
+                done = perform(reached)
+                if inspect.isawaitable(done):
+                    done = await done
+            except GeneratorExit as error:
+                return drive(script, perform, partial(script.send, Raised(error)))
+            except BaseException as error:
+                resume = partial(script.send, Raised(error))
+            else:
+                resume = partial(script.send, done)
+    finally:
+        resume = None
 
 
 def tool_performer(tools: Tools) -> Performer:
@@ -221,12 +291,13 @@ def refuse_awaitables(perform: Performer) -> Performer:
 
 def raise_together(errors: Sequence[BaseException]) -> None:
     """
-    Raise the single error, a group of several, or nothing.
+    Raise the single error, a group of several, or nothing; an interrupt comes first, and alone.
     """
     if not errors:
         return
-    if len(errors) == 1:
-        raise errors[0]
+    interrupts = [error for error in errors if not isinstance(error, Exception)]
+    if interrupts or len(errors) == 1:
+        raise [*interrupts, *errors][0]
     msg = "several tool calls failed"
     raise BaseExceptionGroup(msg, errors)
 
@@ -236,29 +307,45 @@ async def together(
 ) -> list[Any]:
     """
     Call tools in tasks of their own, a limited number at a time, and return their results in order.
+
+    A call whose own task is cancelled has that for a result. After any other failure no further call begins,
+    and what runs is waited for, or cancelled if it was an interrupt.
     """
     room = asyncio.Semaphore(parallel)
-    failed = False
+    errors: list[BaseException] = []
 
     async def in_turn(call: ToolCall) -> Any:
-        nonlocal failed
         async with room:
-            if failed:
-                return None
             try:
-                return await one(call)
-            except Exception:
-                failed = True
+                return None if errors else await one(call)
+            except asyncio.CancelledError:
                 raise
+            except BaseException as error:
+                # Not out of the task: asyncio would stop its loop for an interrupt, and nothing would end.
+                errors.append(error)
+                if not isinstance(error, Exception):
+                    cancel(task for task in tasks if task is not asyncio.current_task())
+                return None
 
     tasks = [asyncio.ensure_future(in_turn(call)) for call in calls]
     try:
         await asyncio.wait(tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    except GeneratorExit:
+        # The coroutine is being closed and must not wait any more.
+        cancel(tasks)
         raise
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    except BaseException:
+        cancel(tasks)
+        await asyncio.wait(tasks)
+        raise
     raise_together(errors)
     return [ToolResult(error="cancelled") if task.cancelled() else task.result() for task in tasks]
+
+
+def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """
+    Cancel tasks, perhaps after the end of their loop.
+    """
+    for task in tasks:
+        with contextlib.suppress(RuntimeError):
+            task.cancel()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from ._context import new_span_id
 from ._errors import ModelCallRefused, RunEndedError, RunRefused, ToolCallRefused
+from ._event import STICKY
 from ._gate import RAISED, Edit, ProtectedEvent, build
-from ._readonly import freeze
+from ._readonly import ReadOnlyDict, thaw
 from .catalog import (
     CatalogEvent,
     GateDecisionEvent,
@@ -54,15 +56,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 G = TypeVar("G", bound=ProtectedEvent)
 
-STICKY: Final = ("cancel", "denied")
 ANSWERS: Final = ("result", "response")
 
 
 class Tell(NamedTuple):
     """
-    Emit an observed event.
+    Emit an observed event of a run.
     """
 
+    run: RunBase
     event_class: type[Event]
     fields: dict[str, Any]
 
@@ -77,11 +79,22 @@ class Ask(NamedTuple):
 
 class Perform(NamedTuple):
     """
-    Call the tool or the model; what it returns or raises is sent back.
+    Call the tool or the model; what it returns is sent back.
     """
 
     subject: Any
     settings: Mapping[str, Any]
+
+
+class Raised(NamedTuple):
+    """
+    What came of a step that raised.
+
+    It is sent, not thrown: a GeneratorExit that is thrown would end the scripts inside a script at once. So
+    one that comes by itself says that nobody drives the script any more.
+    """
+
+    error: BaseException
 
 
 class Wait(NamedTuple):
@@ -90,6 +103,20 @@ class Wait(NamedTuple):
     """
 
     seconds: float
+
+
+class Quiet(NamedTuple):
+    """
+    Wait, a bounded time, until no other thread is telling something of the run.
+    """
+
+    run: RunBase
+
+
+class Abandoned(GeneratorExit):
+    """
+    A script is being thrown away where it waits for its Perform; it can do nothing more.
+    """
 
 
 class Opened(NamedTuple):
@@ -115,23 +142,60 @@ class ToolOutcome(NamedTuple):
 
 class ModelOutcome(NamedTuple):
     """
-    What came of asking the model.
+    What came of asking the model; an error of its own is returned, since a script cannot raise StopIteration.
     """
 
     response: Any
     answered: bool = False
+    error: Exception | None = None
 
 
-Step: TypeAlias = Tell | Ask | Perform | Wait
+Step: TypeAlias = Tell | Ask | Perform | Wait | Quiet
 Script: TypeAlias = Generator[Step, Any, T]
 
 
-def tell(run: RunBase, event_class: type[CatalogEvent], **fields: Any) -> Script[None]:
+def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[None]:
     """
     Emit an event of the run, unless it has ended.
     """
-    if not run.over:
-        yield Tell(event_class, {**fields, "run": run.info, "correlation_id": run.id})
+    # Noted first, and only then looked whether the run is over: who ends it does the reverse, so that one of
+    # the two sees the other.
+    ticket = object()
+    run.telling[ticket] = get_ident()
+    try:
+        if not run.over:
+            passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **fields})))
+    finally:
+        run.told(ticket)
+
+
+def passed(done: Any) -> Any:
+    """
+    Return what came of a step, or raise what it raised.
+    """
+    if not isinstance(done, Raised):
+        return done
+    try:
+        raise done.error
+    finally:
+        # The error's traceback keeps this frame, which must not keep the error.
+        del done
+
+
+def perform(subject: Any, settings: Mapping[str, Any]) -> Script[tuple[Any, Exception | None]]:
+    """
+    Have the tool or the model called, and return what it returns and what it raises.
+
+    Raises:
+        BaseException: What it raises, if that is no Exception.
+    """
+    try:
+        done = yield Perform(subject, settings)
+    except GeneratorExit:
+        raise Abandoned from None
+    if isinstance(done, Raised) and isinstance(done.error, Exception):
+        return None, done.error
+    return passed(done), None
 
 
 def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
@@ -145,18 +209,41 @@ def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
 
 def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False) -> Script[None]:
     """
-    Let a gate's handlers judge, and emit what they have decided.
+    Let a gate's handlers judge, and emit what they have decided; after the run's end nothing is judged.
+
+    Raises:
+        RunEndedError: If the run has ended, and what the gate would have judged must not happen.
+        Exception: What a handler raised.
     """
     if gate is None or (run.over and gate.reverse):
         return
-    run.must_be_open()
+    if run.over:
+        raise run.ended()
     try:
-        yield Ask(gate)
-    finally:
-        for edit in gate.edits:
-            fields = decision(gate, edit, may_retry=may_retry)
-            if fields is not None:
+        passed((yield Ask(gate)))
+    except BaseException as error:
+        try:
+            yield from _decided(run, gate, may_retry=may_retry)
+        except Exception as raised:
+            mention(error, raised)
+        raise
+    yield from _decided(run, gate, may_retry=may_retry)
+
+
+def _decided(run: RunBase, gate: ProtectedEvent, *, may_retry: bool) -> Script[None]:
+    failure: Exception | None = None
+    for edit in gate.edits:
+        fields = decision(gate, edit, may_retry=may_retry)
+        if fields is not None:
+            try:
                 yield from tell(run, GateDecisionEvent, **fields)
+            except Exception as raised:
+                if failure is None:
+                    failure = raised
+                else:
+                    mention(failure, raised)
+    if failure is not None:
+        raise failure
 
 
 def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, Any] | None:
@@ -166,20 +253,21 @@ def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, 
     action, applied, reason = "edit", edit.applied, None
     if edit.field == RAISED:
         action, reason = "error", text_of(edit.new)
-    elif edit.field in STICKY:
+    elif is_sticky(gate, edit.field):
         if edit.new:
             action, reason = "deny", reason_of(edit.new, edit.handler)
         elif not edit.old:
             return None
     elif edit.field == "retry":
-        if not edit.new:
+        if edit.new:
+            action, applied = "retry", edit.applied and may_retry
+            reasons = [e.new for e in gate.edits if e.field == "reason" and e.handler == edit.handler]
+            reason = reasons[-1] if reasons else None
+        elif not edit.old:
             return None
-        action, applied = "retry", edit.applied and may_retry
-        reasons = [e.new for e in gate.edits if e.field == "reason" and e.handler == edit.handler]
-        reason = reasons[-1] if reasons else None
-    elif edit.field == "reason" and "retry" in gate._writable:
+    elif edit.field == "reason" and any(e.field == "retry" and e.handler == edit.handler for e in gate.edits):
         return None
-    elif edit.field in ANSWERS and not gate.reverse:
+    elif edit.field in ANSWERS and not gate.reverse and edit.new is not None:
         action = "answer"
     return {
         "gate": type(gate).__name__,
@@ -190,6 +278,21 @@ def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, 
         "applied": applied,
         "tool_call": gate.get("tool_call"),
     }
+
+
+def is_sticky(gate: ProtectedEvent, name: str) -> bool:
+    """
+    Tell whether a field of a gate latches, as a refusal does.
+    """
+    field = gate._writable.get(name)
+    return field is not None and bool(field.metadata[STICKY])
+
+
+def mention(error: BaseException, other: BaseException) -> None:
+    """
+    Add to an error that goes on what was raised meanwhile, and cannot go on as well.
+    """
+    error.add_note(f"meanwhile: {type(other).__name__}: {text_of(other)}")
 
 
 def text_of(error: BaseException) -> str:
@@ -214,7 +317,7 @@ def author_of(gate: ProtectedEvent, field: str) -> str | None:
     Return the handler whose writing to a field is in force, or who raised.
     """
     applied = [edit for edit in gate.edits if edit.applied and edit.field == field]
-    if field in STICKY:
+    if is_sticky(gate, field):
         applied = [edit for edit in applied if edit.new][:1]
     return applied[-1].handler if applied else None
 
@@ -237,18 +340,21 @@ def refusal_of(gate: ProtectedEvent, field: str) -> tuple[str, str | None] | Non
     return reason_of(verdict, by), by
 
 
-def seconds_of(retry: object) -> float:
+def seconds_of(gate: AfterModelCallEvent | AfterToolCallEvent) -> float:
     """
-    Return how long to wait before a retry.
+    Return how long to wait before the retry that a gate asks for.
 
     Raises:
-        TypeError: If a gate wrote something that is neither a bool nor a number of seconds.
+        TypeError: If it wrote something that is neither a bool nor a number of seconds.
     """
+    # A gate may have written anything.
+    retry: Any = gate.retry
     if retry is True:
         return 0.0
     if isinstance(retry, (int, float)) and math.isfinite(retry) and retry >= 0:
         return float(retry)
-    msg = f"`retry` must be True or the seconds to wait first, not {retry!r}."
+    by = author_of(gate, "retry")
+    msg = f"{by} must set `retry` to True or to the seconds to wait first, not to {retry!r}."
     raise TypeError(msg)
 
 
@@ -262,15 +368,21 @@ def begin(run: RunBase) -> Script[None]:
             yield from judge(run, gate)
         except BaseException as error:
             denied = {"message": run.message, "reason": text_of(error), "by": author_of(gate, RAISED)}
-            yield from _last(run, InferenceDeniedEvent, denied)
+            try:
+                yield from _last(run, InferenceDeniedEvent, denied)
+            except Exception as raised:
+                mention(error, raised)
             raise
         refused = refusal_of(gate, "cancel")
         if refused is not None:
             reason, by = refused
             yield from _last(run, InferenceDeniedEvent, {"message": run.message, "reason": reason, "by": by})
             raise RunRefused(reason, by)
-        run.accept(gate.message, gate.state)
-    run.started = time.monotonic()
+        if was_written(gate, "message"):
+            run.accept_message(thaw(gate.message))
+        if was_written(gate, "state"):
+            run.state = thaw(gate.state)
+    run.open()
     try:
         yield from tell(
             run,
@@ -281,14 +393,21 @@ def begin(run: RunBase) -> Script[None]:
             span_id=run.span_id,
         )
     except BaseException as error:
-        yield from end(run, error=error)
+        if run.closes():
+            goes_on = yield from end(run, error=error)
+            if goes_on is not None:
+                raise goes_on from error
         raise
 
 
 def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any]) -> Script[None]:
     # Nothing is told of a run after its terminal, not even what the terminal's own handlers do.
     run.over = True
-    yield Tell(event_class, {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id})
+    told = {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id}
+    try:
+        passed((yield Quiet(run)))
+    finally:
+        passed((yield Tell(run, event_class, told)))
 
 
 def end(
@@ -298,14 +417,23 @@ def end(
     Close a run: what is still open, AfterInvocation, and exactly one terminal, whatever is raised meanwhile.
 
     Returns:
-        What a gate or an observer raised meanwhile, if the run itself had not failed.
+        What was raised meanwhile and is to go on: an interrupt in any case, the first exception if the run
+        itself had not failed.
     """
     failure = error
+    meanwhile: list[BaseException] = []
+    try:
+        passed((yield Quiet(run)))
+    except BaseException as raised:
+        meanwhile.append(raised)
     for span_id in reversed(list(run.opened)):
+        failure = next(iter(meanwhile), None) if failure is None else failure
+        reason = RunEndedError("the run ended before this did") if failure is None else failure
         try:
-            yield from close(run, span_id, failure or RunEndedError("the run ended before this did"))
+            yield from close(run, span_id, reason)
         except BaseException as raised:
-            failure = failure or raised
+            meanwhile.append(raised)
+    failure = next(iter(meanwhile), None) if failure is None else failure
     gate = make(
         run, AfterInvocationEvent, success=failure is None and not max_turns, error=failure, result=run.result
     )
@@ -313,30 +441,74 @@ def end(
         try:
             yield from judge(run, gate)
         except BaseException as raised:
-            failure = failure or raised
+            meanwhile.append(raised)
+            failure = raised if failure is None else failure
         else:
-            run.result = gate.result
+            if was_written(gate, "result"):
+                run.result = gate.result
     common = {"duration": time.monotonic() - run.started, "span_id": run.span_id}
+    event_class: type[CatalogEvent] = InferenceCompletedEvent
+    told = {"message": run.message, "result": run.result, **common}
     if failure is not None:
-        yield from _last(run, InferenceFailedEvent, {"message": run.message, "error": failure, **common})
+        event_class, told = InferenceFailedEvent, {"message": run.message, "error": failure, **common}
     elif max_turns:
-        calls = {"turn": run.turn, "tool_calls": run.pending_calls}
-        yield from _last(run, InferenceMaxTurnsReachedEvent, {**calls, **common})
-    else:
-        yield from _last(
-            run, InferenceCompletedEvent, {"message": run.message, "result": run.result, **common}
-        )
-    return failure if error is None else None
+        event_class = InferenceMaxTurnsReachedEvent
+        told = {"turn": run.turn, "tool_calls": run.pending_calls, **common}
+    try:
+        yield from _last(run, event_class, told)
+    except BaseException as raised:
+        meanwhile.append(raised)
+    return _goes_on(error, meanwhile)
 
 
-def open_span(
-    run: RunBase, ends_with: type[CatalogEvent], fields: dict[str, Any], *, fails: bool = True
-) -> str:
+def _goes_on(error: BaseException | None, meanwhile: list[BaseException]) -> BaseException | None:
+    interrupts = [raised for raised in meanwhile if not isinstance(raised, Exception)]
+    first = next(iter(interrupts or meanwhile), None)
+    goes_on = first if error is None or interrupts else None
+    kept = error if goes_on is None else goes_on
+    for raised in meanwhile:
+        if kept is not None and raised is not kept and raised is not error:
+            mention(kept, raised)
+    return goes_on
+
+
+def start(
+    run: RunBase,
+    event_class: type[CatalogEvent],
+    ends_with: type[CatalogEvent],
+    fields: dict[str, Any],
+    *,
+    fails: bool = True,
+) -> Script[str]:
     """
-    Note a start, with the event that ends it if the run ends first; return its new span id.
+    Emit a start, and return its new span id.
+
+    Args:
+        run: The run.
+        event_class: The start.
+        ends_with: The event that ends it if it raises, or the run ends first.
+        fields: What both say.
+        fails: Whether `ends_with` has an error.
+
+    Raises:
+        RunEndedError: If the run has ended, or is about to.
+        BaseException: What an observer raised; the end is told by then.
     """
     span_id = new_span_id()
-    run.opened[span_id] = Opened(ends_with, {**fields, "span_id": span_id}, time.monotonic(), fails)
+    told = {**fields, "span_id": span_id}
+    # As in `tell`: whoever ends the run waits for this, or is seen here.
+    ticket = object()
+    run.telling[ticket] = get_ident()
+    try:
+        run.must_be_open()
+        run.opened[span_id] = Opened(ends_with, told, time.monotonic(), fails)
+        try:
+            passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **told})))
+        except BaseException as error:
+            yield from fail(run, span_id, error)
+            raise
+    finally:
+        run.told(ticket)
     return span_id
 
 
@@ -350,35 +522,74 @@ def close(
     """
     Emit the end of a start: by default its failure; nothing if it has its end already.
     """
-    opened = run.opened.pop(span_id, None)
-    if opened is None:
-        return
-    event_class, known, started, fails = opened
-    told = {**known, **fields, "duration": time.monotonic() - started}
-    if ends_with is None and fails:
-        told["error"] = error
-    yield from tell(run, ends_with or event_class, **told)
+    ticket = object()
+    run.telling[ticket] = get_ident()
+    try:
+        # From here on it is this end that is told, and a terminal waits for it.
+        opened = None if run.over else run.opened.pop(span_id, None)
+        if opened is not None:
+            event_class, known, started, fails = opened
+            told = {**known, **fields, "duration": time.monotonic() - started}
+            if ends_with is None and fails:
+                told["error"] = error
+            passed(
+                (
+                    yield Tell(
+                        run, ends_with or event_class, {"run": run.info, "correlation_id": run.id, **told}
+                    )
+                )
+            )
+    finally:
+        run.told(ticket)
+
+
+def fail(
+    run: RunBase,
+    span_id: str,
+    error: BaseException,
+    ends_with: type[CatalogEvent] | None = None,
+    **fields: Any,
+) -> Script[None]:
+    """
+    Emit an end while `error` goes on, which no observer's exception may replace.
+    """
+    try:
+        yield from close(run, span_id, error, ends_with, **fields)
+    except Exception as raised:
+        mention(error, raised)
 
 
 def as_call(run: RunBase, call: ToolCallLike) -> ToolCall:
     """
     Return a call as a ToolCall of ours, with an id.
     """
-    if isinstance(call, ToolCall) and call.id:
+    arguments = as_arguments(call.input)
+    if isinstance(call, ToolCall) and call.id and arguments is call.input:
         return call
-    arguments: Any = call.input
-    return ToolCall(
-        str(call.id) if call.id else run.next_call_id(),
-        str(call.name),
-        freeze({} if arguments is None else arguments),
-    )
+    return ToolCall(str(call.id) if call.id else run.next_call_id(), str(call.name), arguments)
+
+
+def as_arguments(value: Any) -> Any:
+    """
+    Return arguments as a dict, if they are a mapping or None; else as they are, for the tool to refuse.
+    """
+    if value is None:
+        return {}
+    if isinstance(value, ReadOnlyDict) or not isinstance(value, Mapping):
+        return cast("Any", value)
+    return dict(cast("Mapping[Any, Any]", value))
 
 
 def as_result(value: Any) -> Any:
     """
     Return what a tool returned as a result: as it is, if it has the attributes of one.
     """
-    return value if hasattr(value, "data") and hasattr(value, "error") else ToolResult(value)
+    try:
+        is_one = hasattr(value, "data") and hasattr(value, "error")
+    except Exception:
+        # What else it does when it is looked at is the tool's answer, not the run's failure.
+        is_one = False
+    return value if is_one else ToolResult(value)
 
 
 def call_tool(run: RunBase, call: ToolCall, *, max_retries: int) -> Script[ToolOutcome]:
@@ -396,14 +607,17 @@ def call_tool(run: RunBase, call: ToolCall, *, max_retries: int) -> Script[ToolO
         if refused is not None:
             return (yield from _deny(run, call, *refused))
         if was_written(before, "arguments"):
-            call = ToolCall(call.id, call.name, before.arguments)
+            call = ToolCall(call.id, call.name, as_arguments(before.arguments))
         if before.result is not None:
             by = author_of(before, "result")
             return (yield from _answer_tool(run, call, as_result(before.result), by))
-    approve = make(run, ApproveToolCallEvent, tool_call=asked, arguments=call.input)
-    if approve is not None:
+    if ApproveToolCallEvent.has_receivers():
+        # Of its own, all the way down: what is judged now is what will be executed, whoever else still holds
+        # a dict of the model's or a gate's.
+        call = ToolCall(call.id, call.name, thaw(call.input))
+        approve = make(run, ApproveToolCallEvent, tool_call=asked, arguments=call.input)
         yield from judge(run, approve)
-        refused = refusal_of(approve, "denied")
+        refused = None if approve is None else refusal_of(approve, "denied")
         if refused is not None:
             return (yield from _deny(run, call, *refused))
     return (yield from _execute_tool(run, call, max_retries))
@@ -436,22 +650,20 @@ def _answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> S
 
 def _execute_tool(run: RunBase, call: ToolCall, max_retries: int) -> Script[ToolOutcome]:
     common = {"agent": run.agent, "tool_call": call}
-    span_id = open_span(run, ToolCallFailedEvent, common)
+    span_id = yield from start(run, ToolCallStartedEvent, ToolCallFailedEvent, common)
     error: Exception | None = None
     result: Any = None
     executed = False
     try:
-        yield from tell(run, ToolCallStartedEvent, **common, span_id=span_id)
         attempt = 0
         while True:
             attempt += 1
             run.must_be_open()
             executed, error, result = False, None, None
-            try:
-                result = as_result((yield Perform(call, {})))
-            except Exception as raised:
-                error = raised
+            returned, error = yield from perform(call, {})
             executed = True
+            if error is None:
+                result = as_result(returned)
             after = make(
                 run,
                 AfterToolCallEvent,
@@ -468,13 +680,15 @@ def _execute_tool(run: RunBase, call: ToolCall, max_retries: int) -> Script[Tool
             if not after.retry or not may_retry:
                 result = None if after.result is None else as_result(after.result)
                 break
-            yield Wait(seconds_of(after.retry))
+            passed((yield Wait(seconds_of(after))))
+    except Abandoned:
+        raise
     except BaseException as raised:
         # What the tool did is done, and told; what no gate has passed is not.
         if executed and error is None:
-            yield from close(run, span_id, None, ToolCallCompletedEvent)
+            yield from fail(run, span_id, raised, ToolCallCompletedEvent)
         else:
-            yield from close(run, span_id, error or raised)
+            yield from fail(run, span_id, error or raised)
         raise
     if error is not None:
         yield from close(run, span_id, error)
@@ -516,14 +730,18 @@ def call_model(
             refused = refusal_of(before, "cancel")
             if refused is not None:
                 raise ModelCallRefused(*refused)
-            sent, options = before.messages, before.settings
+            # What no gate has written stays the caller's own.
+            sent = before.messages if was_written(before, "messages") else messages
+            options = before.settings if was_written(before, "settings") else settings
             if before.response is not None:
                 return (yield from _answer_model(run, sent, before.response, model, options, attempt))
-        outcome = yield from _attempt_model(run, sent, model, options, attempt, max_retries)
+        name = options.get("model", model)
+        outcome = yield from _attempt_model(run, sent, name, options, attempt, max_retries)
         if isinstance(outcome, ModelOutcome):
-            yield from _received(run, outcome.response)
+            if outcome.error is None:
+                yield from _received(run, outcome.response)
             return outcome
-        yield outcome
+        passed((yield outcome))
 
 
 def _generated(
@@ -570,18 +788,14 @@ def _attempt_model(
     max_retries: int,
 ) -> Script[ModelOutcome | Wait]:
     common = {"agent": run.agent, "turn": run.turn_or_none, "model": model, "attempt": attempt}
-    span_id = open_span(run, ModelCallFailedEvent, common)
+    span_id = yield from start(run, ModelCallStartedEvent, ModelCallFailedEvent, common)
     error: Exception | None = None
     response: Any = None
     answered = False
     wait: Wait | None = None
     try:
-        yield from tell(run, ModelCallStartedEvent, **common, span_id=span_id)
         run.must_be_open()
-        try:
-            response = yield Perform(sent, options)
-        except Exception as raised:
-            error = raised
+        response, error = yield from perform(sent, options)
         answered = error is None
         after = make(run, AfterModelCallEvent, messages=sent, response=response, error=error, attempt=attempt)
         if after is not None:
@@ -589,13 +803,15 @@ def _attempt_model(
             yield from judge(run, after, may_retry=may_retry)
             response = after.response
             if after.retry and may_retry:
-                wait = Wait(seconds_of(after.retry))
+                wait = Wait(seconds_of(after))
+    except Abandoned:
+        raise
     except BaseException as raised:
         if answered:
             told = _generated(run, sent, None, model, options, attempt)
-            yield from close(run, span_id, None, InferenceGeneratedEvent, **told)
+            yield from fail(run, span_id, raised, InferenceGeneratedEvent, **told)
         else:
-            yield from close(run, span_id, error or raised)
+            yield from fail(run, span_id, error or raised)
         raise
     if error is None:
         told = _generated(run, sent, response, model, options, attempt)
@@ -604,9 +820,7 @@ def _attempt_model(
         yield from close(run, span_id, error)
     if wait is not None:
         return wait
-    if error is not None and response is None:
-        raise error
-    return ModelOutcome(response)
+    return ModelOutcome(response, error=error if response is None else None)
 
 
 def _received(run: RunBase, response: Any) -> Script[None]:
@@ -620,12 +834,15 @@ def step(run: RunBase, name: str) -> Script[None]:
     """
     Do a named piece of work: start, the work (`Perform`), end.
     """
-    run.must_be_open()
-    span_id = open_span(run, StepFailedEvent, {"name": name})
+    span_id = yield from start(run, StepStartedEvent, StepFailedEvent, {"name": name})
     try:
-        yield from tell(run, StepStartedEvent, name=name, span_id=span_id)
-        yield Perform(None, {})
-    except BaseException as error:
-        yield from close(run, span_id, error)
+        _, error = yield from perform(None, {})
+    except Abandoned:
         raise
-    yield from close(run, span_id, None, StepCompletedEvent)
+    except BaseException as raised:
+        yield from fail(run, span_id, raised)
+        raise
+    if error is None:
+        yield from close(run, span_id, None, StepCompletedEvent)
+    else:
+        yield from fail(run, span_id, error)

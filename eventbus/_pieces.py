@@ -7,12 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ._drive import Done, Resume, aadvance, advance
-from ._order import ModelOutcome, Perform, Script, ToolOutcome
+from ._order import ModelOutcome, Perform, Raised, Script, ToolOutcome
 from ._readonly import thaw
 from .values import ToolCall
+
+if TYPE_CHECKING:
+    from ._run import AsyncRun
 
 
 class Piece:
@@ -22,8 +25,15 @@ class Piece:
 
     def __init__(self, script: Script[Any]) -> None:
         self._script = script
+        self._entered = False
         self._waits = False
         self._value: Any = None
+
+    def _enter(self) -> None:
+        if self._entered:
+            msg = f"This {type(self).__name__} was entered already; make a new one for each call."
+            raise RuntimeError(msg)
+        self._entered = True
 
     def _reached(self, reached: Perform | Done) -> None:
         # Subclasses read from it what the block, or whoever comes after it, wants to know.
@@ -33,13 +43,11 @@ class Piece:
         if not self._waits:
             return None
         self._waits = False
-        return (
-            partial(self._script.send, self._value) if error is None else partial(self._script.throw, error)
-        )
+        return partial(self._script.send, self._value if error is None else Raised(error))
 
     def _set(self, value: Any) -> None:
         if not self._waits:
-            msg = "There is nothing to set: a gate has answered this call, or its block was left."
+            msg = "There is nothing to set: the block was not entered or was left, or a gate has answered."
             raise RuntimeError(msg)
         self._value = value
 
@@ -50,19 +58,25 @@ class PlainPiece(Piece):
     """
 
     def __enter__(self) -> Self:
-        self._reached(advance(self._script, partial(next, self._script)))
+        self._enter()
+        self._reached(advance(self._script, None))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resume = self._resume(error)
-        if resume is not None:
-            try:
-                self._reached(advance(self._script, resume))
-            except BaseException as raised:
-                if raised is not error:
-                    raise
+        if resume is None:
+            return
+        try:
+            self._reached(advance(self._script, resume))
+        except BaseException as raised:
+            if raised is not error:
+                raise
+            # It goes on by itself, as it came.
+            raised.__traceback__ = trace
+        finally:
+            del resume
 
 
 class AsyncPiece(Piece):
@@ -71,20 +85,28 @@ class AsyncPiece(Piece):
     """
 
     async def __aenter__(self) -> Self:
-        self._reached(await aadvance(self._script, partial(next, self._script)))
+        self._enter()
+        self._reached(await aadvance(self._script, None))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resume = self._resume(error)
-        if resume is not None:
-            go = advance(self._script, resume) if isinstance(error, GeneratorExit) else None
-            try:
-                self._reached(go or await aadvance(self._script, resume))
-            except BaseException as raised:
-                if raised is not error:
-                    raise
+        if resume is None:
+            return
+        try:
+            if isinstance(error, GeneratorExit):
+                # The coroutine is being closed, and must not wait any more.
+                self._reached(advance(self._script, resume))
+            else:
+                self._reached(await aadvance(self._script, resume))
+        except BaseException as raised:
+            if raised is not error:
+                raise
+            raised.__traceback__ = trace
+        finally:
+            del resume
 
 
 class _ModelPiece(Piece):
@@ -200,3 +222,17 @@ class AsyncStepPiece(PlainPiece, AsyncPiece):
     """
     A named piece of work in an async run, for `with` and `async with`.
     """
+
+    def __init__(self, script: Script[Any], run: AsyncRun) -> None:
+        super().__init__(script)
+        self._run = run
+
+    def __enter__(self) -> Self:
+        with self._run.owing():
+            return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._run.owing():
+            super().__exit__(kind, error, trace)

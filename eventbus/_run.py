@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import attrs
 
@@ -23,8 +24,10 @@ from ._drive import (
     adrive,
     drive,
     model_performer,
+    newest,
     raise_together,
     refuse_awaitables,
+    scheduled_since,
     together,
     tool_performer,
 )
@@ -42,7 +45,7 @@ from ._order import (
     close,
     end,
     judge,
-    open_span,
+    start,
     step,
     tell,
 )
@@ -54,6 +57,7 @@ from ._pieces import (
     PlainPiece,
     ToolCallPiece,
 )
+from ._scheduler import Delivery
 from .catalog import (
     ContextCompactedEvent,
     InferenceChunkEvent,
@@ -67,6 +71,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 DEFAULT_RETRIES = 5
+
+OTHERS_SECONDS: Final = 1.0
+"""How long the end of a run waits for what other threads are telling of it just then."""
+
+_adopting = threading.Lock()
 
 
 class RunBase:
@@ -107,12 +116,16 @@ class RunBase:
         self.opened: dict[str, Opened] = {}
         self.pending_calls: Sequence[ToolCallLike] = ()
         self.info = RunInfo(self.id, None, self.agent, message, metadata or {})
+        self.telling: dict[object, int] = {}
+        self.owed: list[Delivery] = []
         self._begun = False
+        self._open = False
         self._ending = False
         self._out_of_turns = False
         self._turn_span: str | None = None
         self._calls_named = 0
         self._lock = threading.Lock()
+        self._told = threading.Condition(self._lock)
         self._scope: correlation | None = None
 
     def __repr__(self) -> str:
@@ -171,7 +184,7 @@ class RunBase:
             content: Its decoded text.
             thread: The conversation it belongs to.
         """
-        drive(
+        self._tell(
             tell(
                 self, InferenceChunkEvent, agent=self.agent, thread=thread, chunk=chunk, chunk_content=content
             )
@@ -194,7 +207,7 @@ class RunBase:
             after: The same, after.
             duration: How long it took, in seconds.
         """
-        drive(
+        self._tell(
             tell(
                 self,
                 ContextCompactedEvent,
@@ -206,7 +219,7 @@ class RunBase:
             )
         )
 
-    def emit(self, event_class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def emit(self, event_class: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
         """
         Emit an event of your own as one of this run: with its id, and `run` among its payload.
 
@@ -221,39 +234,95 @@ class RunBase:
         Raises:
             Exception: What a gate's handler raised.
         """
-        gate = self._own(event_class, args, kwargs)
-        if gate is not None:
-            drive(judge(self, gate))
+        gate = self._own_gate(event_class, args, kwargs)
+        self._tell(self._own(event_class, gate, kwargs))
         return cast("T | None", gate)
 
-    def _own(self, event_class: Any, args: tuple[Any, ...], fields: dict[str, Any]) -> ProtectedEvent | None:
-        if self.over:
+    def _own_gate(
+        self, event_class: Any, args: tuple[Any, ...], fields: dict[str, Any]
+    ) -> ProtectedEvent | None:
+        if args:
+            msg = f"{event_class.__name__} takes keyword arguments only."
+            raise TypeError(msg)
+        self._must_have_begun()
+        if self.over or issubclass(event_class, Event):
             return None
-        fields = {"correlation_id": self.id, "run": self.info, **fields}
-        if issubclass(event_class, Event):
-            event_class.emit(*args, **fields)
-            return None
-        gate: ProtectedEvent = build(event_class, fields)
+        gate: ProtectedEvent = build(event_class, {"correlation_id": self.id, "run": self.info, **fields})
         return gate
 
-    def accept(self, message: Any, state: Any) -> None:
+    def _own(self, event_class: Any, gate: ProtectedEvent | None, fields: dict[str, Any]) -> Script[None]:
+        if gate is not None:
+            return judge(self, gate, may_retry=True)
+        return tell(self, event_class, **fields)
+
+    def _tell(self, script: Script[Any]) -> None:
+        self._must_have_begun()
+        drive(script)
+
+    def accept_message(self, message: Any) -> None:
         """
-        Take over what the BeforeInvocation gates have made of the message and the state.
+        Take over what the BeforeInvocation gates have made of the message.
         """
-        self.message, self.state = message, state
+        self.message = message
         self.info = attrs.evolve(self.info, message=message)
+
+    def open(self) -> None:
+        """
+        Let things begin in the run: no gate has refused it.
+        """
+        self.started = time.monotonic()
+        self._open = True
+
+    def closes(self) -> bool:
+        """
+        Tell whoever comes first that it is he who ends the run; nothing can begin in it from now on.
+        """
+        with self._lock:
+            if self._ending or self.over:
+                return False
+            self._ending = True
+            return True
 
     def must_be_open(self) -> None:
         """
-        Raise RunEndedError if the run has ended: nothing may begin that no gate has judged.
+        Raise unless the run has begun and not ended: nothing may begin that no gate has judged.
         """
-        if self.over or not self._begun:
-            msg = (
-                f"{self!r} cannot begin anything: enter it first."
-                if not self._begun
-                else (f"{self!r} has ended; nothing can begin in it any more.")
-            )
-            raise RunEndedError(msg)
+        if self._ending or self.over:
+            raise self.ended()
+        if not self._open:
+            self._must_have_begun()
+            msg = f"{self!r} is still being judged by its gates; nothing can begin in it yet."
+            raise RuntimeError(msg)
+
+    def _must_have_begun(self) -> None:
+        if not self._begun:
+            msg = f"{self!r} has not begun; enter it with `with`, or make it with `begin`."
+            raise RuntimeError(msg)
+
+    def ended(self) -> RunEndedError:
+        """
+        Return the error of what comes too late.
+        """
+        return RunEndedError(f"{self!r} has ended; nothing can begin in it any more.")
+
+    def told(self, ticket: object) -> None:
+        """
+        Note that something has been told, to a thread that may be waiting for it.
+        """
+        del self.telling[ticket]
+        if self._ending:
+            with self._told:
+                self._told.notify_all()
+
+    def wait_for_others(self) -> None:
+        """
+        Wait, a bounded time, until other threads have told what they are just telling of the run.
+        """
+        here = threading.get_ident()
+        others = {ticket for ticket, ident in list(self.telling.items()) if ident != here}
+        if others:
+            with self._told:
+                self._told.wait_for(lambda: others.isdisjoint(self.telling), OTHERS_SECONDS)
 
     def next_call_id(self) -> str:
         """
@@ -275,8 +344,10 @@ class RunBase:
             return
         self.turn += 1
         fields = {"agent": self.agent, "turn": self.turn}
-        self._turn_span = open_span(self, TurnCompletedEvent, fields, fails=False)
-        drive(tell(self, TurnStartedEvent, **fields, span_id=self._turn_span))
+        self._tell(self._start_turn(fields))
+
+    def _start_turn(self, fields: dict[str, Any]) -> Script[None]:
+        self._turn_span = yield from start(self, TurnStartedEvent, TurnCompletedEvent, fields, fails=False)
 
     def end_turn(self) -> None:
         """
@@ -284,7 +355,7 @@ class RunBase:
         """
         span_id, self._turn_span = self._turn_span, None
         if span_id is not None:
-            drive(close(self, span_id))
+            self._tell(close(self, span_id))
 
     def _start(self) -> None:
         if self._begun:
@@ -292,13 +363,14 @@ class RunBase:
             raise RuntimeError(msg)
         self._begun = True
         scope, current = scope_var.get(), correlation_id_var.get()
-        if self.id:
+        with _adopting:
+            adopts = scope is not None and not scope.adopted and self.id in ("", scope.cid)
+            if scope is not None and adopts:
+                scope.adopted = True
+                self.id, self.parent_id = scope.cid, scope.parent
+        if not adopts:
+            self.id = self.id or new_correlation_id()
             self.parent_id = current if current != self.id else None
-        elif scope is not None and not scope.adopted:
-            scope.adopted = True
-            self.id, self.parent_id = scope.cid, scope.parent
-        else:
-            self.id, self.parent_id = new_correlation_id(), current
         self.info = attrs.evolve(self.info, id=self.id, parent_id=self.parent_id)
 
     def _open_scope(self) -> None:
@@ -311,15 +383,19 @@ class RunBase:
             self._scope.__exit__(None, None, None)
             self._scope = None
 
-    def _closing(
-        self, error: BaseException | None, *, max_turns: bool
-    ) -> Script[BaseException | None] | None:
-        # None if it is closed already, by whichever thread.
-        with self._lock:
-            if self._ending or not self._begun:
-                return None
-            self._ending = True
-        return end(self, error=error, max_turns=max_turns)
+    def _closing(self, error: BaseException | None, *, max_turns: bool) -> Script[BaseException | None]:
+        return end(self, error=error, max_turns=max_turns or self._out_of_turns)
+
+    def _ends_with(self, result: Any) -> bool:
+        # Whether it is this `end` that ends the run; a later one changes nothing.
+        if not self._open and not self.over:
+            self._must_have_begun()
+            msg = f"{self!r} is still being judged by its gates; a gate refuses it with `cancel`."
+            raise RuntimeError(msg)
+        closes = self.closes()
+        if closes and result is not None:
+            self.result = result
+        return closes
 
     def _model_script(
         self,
@@ -393,16 +469,15 @@ class Run(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._finish(error, max_turns=self._out_of_turns)
+            if self.closes():
+                self._finish(error)
         finally:
             self._close_scope()
 
-    def _finish(self, error: BaseException | None, *, max_turns: bool) -> None:
-        script = self._closing(error, max_turns=max_turns)
-        if script is not None:
-            raised = drive(script)
-            if raised is not None:
-                raise raised
+    def _finish(self, error: BaseException | None, *, max_turns: bool = False) -> None:
+        raised = drive(self._closing(error, max_turns=max_turns))
+        if raised is not None:
+            raise raised
 
     @classmethod
     def begin(
@@ -455,9 +530,8 @@ class Run(RunBase):
         Raises:
             Exception: What an AfterInvocation gate raised.
         """
-        if result is not None:
-            self.result = result
-        self._finish(error, max_turns=max_turns or self._out_of_turns)
+        if self._ends_with(result):
+            self._finish(error, max_turns=max_turns)
 
     def call_model(
         self,
@@ -488,7 +562,7 @@ class Run(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        return drive(script, refuse_awaitables(model_performer(call, messages, given))).response
+        return response_of(drive(script, refuse_awaitables(model_performer(call, messages, given))))
 
     def model_call(
         self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
@@ -601,16 +675,32 @@ class AsyncRun(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._finish(error, max_turns=self._out_of_turns)
+            if self.closes():
+                await self._finish(error)
         finally:
             self._close_scope()
 
-    async def _finish(self, error: BaseException | None, *, max_turns: bool) -> None:
+    async def _finish(self, error: BaseException | None, *, max_turns: bool = False) -> None:
         script = self._closing(error, max_turns=max_turns)
-        if script is not None:
-            raised = drive(script) if isinstance(error, GeneratorExit) else await adrive(script)
-            if raised is not None:
-                raise raised
+        # A coroutine that is being closed must not wait any more.
+        raised = drive(script) if isinstance(error, GeneratorExit) else await adrive(script)
+        if raised is not None:
+            raise raised
+
+    @contextmanager
+    def owing(self) -> Generator[None]:
+        """
+        Note the async handlers that are scheduled inside, for the next that is awaited to come after them.
+        """
+        last = newest()
+        try:
+            yield
+        finally:
+            self.owed += scheduled_since(last, self.id)
+
+    def _tell(self, script: Script[Any]) -> None:
+        with self.owing():
+            super()._tell(script)
 
     @classmethod
     async def begin(
@@ -644,21 +734,15 @@ class AsyncRun(RunBase):
         """
         End a run begun with `begin`, once; see `Run.end`.
         """
-        if result is not None:
-            self.result = result
-        await self._finish(error, max_turns=max_turns or self._out_of_turns)
+        if self._ends_with(result):
+            await self._finish(error, max_turns=max_turns)
 
-    async def aemit(self, event_class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    async def aemit(self, event_class: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
         """
         Emit an event of your own as one of this run, awaiting its handlers; see `emit`.
         """
-        if not self.over and issubclass(cast("type", event_class), Event):
-            fields = {"correlation_id": self.id, "run": self.info, **kwargs}
-            await cast("Any", event_class).aemit(*args, **fields)
-            return None
-        gate = self._own(event_class, args, kwargs)
-        if gate is not None:
-            await adrive(judge(self, gate))
+        gate = self._own_gate(event_class, args, kwargs)
+        await adrive(self._own(event_class, gate, kwargs))
         return cast("T | None", gate)
 
     async def call_model(
@@ -676,7 +760,7 @@ class AsyncRun(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        return (await adrive(script, model_performer(call, messages, given))).response
+        return response_of(await adrive(script, model_performer(call, messages, given)))
 
     def model_call(
         self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
@@ -708,7 +792,7 @@ class AsyncRun(RunBase):
         async def one(call: ToolCall) -> Any:
             return (await adrive(call_tool(self, call, max_retries=self.max_retries), perform)).result
 
-        if parallel <= 1 or len(ours) <= 1:
+        if parallel <= 1 or not ours:
             return [(call, await one(call)) for call in ours]
         return list(zip(ours, await together(one, ours, parallel), strict=True))
 
@@ -723,7 +807,7 @@ class AsyncRun(RunBase):
         """
         Emit the events of a named piece of work around a `with` or `async with` block.
         """
-        return AsyncStepPiece(step(self, name))
+        return AsyncStepPiece(step(self, name), self)
 
 
 def model_settings(tools: Any, model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -736,3 +820,15 @@ def model_settings(tools: Any, model: str | None, settings: Mapping[str, Any]) -
     if model is not None:
         given["model"] = model
     return given
+
+
+def response_of(outcome: ModelOutcome) -> Any:
+    """
+    Return the model's response, or raise its error.
+    """
+    if outcome.error is None:
+        return outcome.response
+    try:
+        raise outcome.error
+    finally:
+        del outcome
