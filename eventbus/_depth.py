@@ -35,6 +35,15 @@ SLACK: Final = 8
 
 MAX_AWAITED_LEVELS: Final = 64
 
+MIN_RECURSION: Final = 3
+"""An awaited emit inside as many of its own class is part of a recursion."""
+
+MAX_RECURSIONS: Final = 10_000
+"""
+How many of those may run at one time below one emit. Handlers that gather several emits each go on in
+breadth, and would double the work at each level long before one of them is too deep.
+"""
+
 SHOWN_LINKS: Final = 4
 """How many links of the chain the error shows at each end."""
 
@@ -55,12 +64,21 @@ loop_codes: set[CodeType] = set()
 class Trip:
     """
     An outermost emit below which the stack has run out; once it has an error, no emit below is let through.
+
+    Attributes:
+        root: The frame of that emit, if it is the outermost on its stack.
+        frames: The frames of the chain when it was cut, which tell at once that the root is below.
+        classes: The event classes of the chain.
+        overflows: How often the stack has run out so far.
+        event, hook, handler, error: The report.
     """
 
-    __slots__ = ("error", "event", "handler", "hook", "overflows", "root")
+    __slots__ = ("classes", "error", "event", "frames", "handler", "hook", "overflows", "root")
 
     def __init__(self, root: FrameType | None) -> None:
         self.root = root
+        self.frames: set[FrameType] = set() if root is None else {root}
+        self.classes: set[type] = set()
         self.overflows = 0
         self.error: EmitLoopError | None = None
         self.event: Any = None
@@ -71,6 +89,7 @@ class Trip:
         """
         Stop the chain of the nested (event, receiver) pairs, outermost first.
         """
+        self.classes = {type(event) for event, _ in links}
         self.event, receiver = links[-1]
         if receiver is not None:
             self.hook, self.handler = hook_name(receiver), receiver.name
@@ -94,9 +113,11 @@ class Level:
         parent: The nearest awaited emit around it.
         outer: What `level_var` was before.
         active: Whether it still runs.
+        recursions: How many emits below it are part of a recursion and still run.
+        counted: The level that counts this one among its recursions.
     """
 
-    __slots__ = ("active", "event", "outer", "parent", "receiver")
+    __slots__ = ("active", "counted", "event", "outer", "parent", "receiver", "recursions")
 
     def __init__(self, event: Any, parent: Level | None, outer: Level | None) -> None:
         self.event = event
@@ -104,6 +125,8 @@ class Level:
         self.parent = parent
         self.outer = outer
         self.active = True
+        self.recursions = 0
+        self.counted: Level | None = None
 
 
 level_var: contextvars.ContextVar[Level | None] = contextvars.ContextVar("eventbus_level", default=None)
@@ -224,6 +247,8 @@ def _overflowed(error: Any, stack: _Stack) -> bool:
             if trip is None:
                 trip = Trip(stack.loops[-1] if outermost is None else None)
             trip.cut([_link(frame) for frame in reversed(stack.loops)])
+            if trip.root is not None:
+                trip.frames.update(stack.loops)
             trips[key] = trip
     if trips.get(OVERFLOW) is error:
         trips.pop(OVERFLOW, None)
@@ -251,33 +276,54 @@ def refusal(event: Any) -> EmitLoopError | None:
     """
     Tell whether an emit must be refused because it is nested in a chain that was cut.
 
-    An event that ends its run is let through, unless it is itself what is emitted without end.
+    Let through are the reports of failures, and an event that ends its run, unless that is itself what is
+    emitted without end.
 
     Called only while `trips` is not empty.
     """
     if OVERFLOW in trips:
         _look_at_mark()
-    around: list[Any] = []
-    error: EmitLoopError | None = None
+    if event._is_report:
+        return None
+    trip = _trip_around()
+    if trip is None or trip.error is None:
+        return None
+    if event.ends_run and type(event) not in trip.classes and not _is_inside_its_like(event, trip):
+        return None
+    return trip.error
+
+
+def _trip_around() -> Trip | None:
+    # The trip that this place is below.
     ident = threading.get_ident()
     trip: Trip | None = trips.get(ident)
     if trip is not None:
-        loops = _Stack(sys._getframe(1)).loops
-        if trip.root in loops:
-            error = trip.error
-            around = [frame.f_locals["event"] for frame in loops[1:]] if event.ends_run else []
-        else:
-            del trips[ident]
-            trip.report()
-    if error is None:
-        for level in _active_levels():
-            around.append(level.event)
-            trip = trips.get(level)
-            if trip is not None:
-                error = trip.error
-    if error is None or (event.ends_run and not any(type(other) is type(event) for other in around)):
-        return None
-    return error
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame in trip.frames:
+                return trip
+            frame = frame.f_back
+        del trips[ident]
+        trip.report()
+    for level in _active_levels():
+        if level in trips:
+            found: Trip = trips[level]
+            return found
+    return None
+
+
+def _is_inside_its_like(event: Any, trip: Trip) -> bool:
+    # Among what was let through since the chain was cut.
+    if any(type(level.event) is type(event) for level in _active_levels()):
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame not in trip.frames:
+        if frame.f_code in loop_codes:
+            other = frame.f_locals["event"]
+            if other is not event and type(other) is type(event):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def settle(frame: FrameType) -> Trip | None:
@@ -292,17 +338,23 @@ def settle(frame: FrameType) -> Trip | None:
         return None
     del trips[ident]
     trip.root = None
+    trip.frames.clear()
     return None if trip.error is None else trip
 
 
 def enter(event: Any) -> Level:
     """
-    Begin an awaited emit inside whatever awaited emit runs around it; trip the outermost if that is too deep.
+    Begin an awaited emit inside what awaited emits run around it; trip the outermost if that is too much.
     """
     around = list(_active_levels())
     level = Level(event, around[0] if around else None, level_var.get())
     level_var.set(level)
-    if len(around) >= MAX_AWAITED_LEVELS and not any(one in trips for one in around):
+    too_deep = len(around) >= MAX_AWAITED_LEVELS
+    if sum(type(one.event) is type(event) for one in around) >= MIN_RECURSION:
+        level.counted = around[-1]
+        level.counted.recursions += 1
+        too_deep = too_deep or level.counted.recursions > MAX_RECURSIONS
+    if too_deep and not any(one in trips for one in around):
         trip = trips[around[-1]] = Trip(None)
         trip.cut([(one.event, one.receiver) for one in [*around[::-1], level]])
     return level
@@ -315,6 +367,9 @@ def leave(level: Level) -> Trip | None:
     level.active = False
     # A task that outlives the emit keeps the level, and should keep no more than that.
     level.event = level.receiver = None
+    if level.counted is not None:
+        level.counted.recursions -= 1
+        level.counted = None
     while level.parent is not None and not level.parent.active:
         level.parent = level.parent.parent
     if level_var.get() is level:

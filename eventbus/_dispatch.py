@@ -50,7 +50,7 @@ def deliver(plan: Plan, event: Any) -> None:
                     trips[OVERFLOW] = error
                 try:
                     errors = event._failed(receiver, error, errors)
-                except RecursionError:
+                except RecursionError:  # pragma: no cover - nor has a tracer room here
                     if not event._fails_open:
                         raise
                     counters.failures += 1
@@ -58,7 +58,7 @@ def deliver(plan: Plan, event: Any) -> None:
         if trips:
             try:
                 errors = event._settled(settle(sys._getframe()), errors)
-            except RecursionError:
+            except RecursionError:  # pragma: no cover - nor has a tracer room here
                 if not event._fails_open:
                     raise
                 counters.failures += 1
@@ -92,14 +92,19 @@ async def adeliver(plan: Plan, event: Any) -> None:
                     trips[OVERFLOW] = error
                 try:
                     errors = event._failed(receiver, error, errors)
-                except RecursionError:
+                except RecursionError:  # pragma: no cover - nor has a tracer room here
                     if not event._fails_open:
                         raise
                     counters.failures += 1
     finally:
-        errors = event._settled(leave(level), errors)
-        if trips:
-            errors = event._settled(settle(sys._getframe()), errors)
+        try:
+            errors = event._settled(leave(level), errors)
+            if trips:
+                errors = event._settled(settle(sys._getframe()), errors)
+        except RecursionError:  # pragma: no cover - nor has a tracer room here
+            if not event._fails_open:
+                raise
+            counters.failures += 1
     if errors is not None:
         raise_all(errors)
 

@@ -69,7 +69,7 @@ class Shared:
         finally:
             self._lock.release()
 
-    def after_fork(self) -> None:
+    def after_fork(self) -> None:  # pragma: no cover - in a forked child, which ends without a report
         """
         Forget a thread that was making the instance in the parent.
         """
@@ -79,7 +79,7 @@ class Shared:
             self._lock, self._is_being_made = threading.RLock(), False
 
 
-def _after_fork() -> None:
+def _after_fork() -> None:  # pragma: no cover - in a forked child, which ends without a report
     for shared in _all:
         shared.after_fork()
 

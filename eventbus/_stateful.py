@@ -181,7 +181,7 @@ def _let_go(cid: str) -> None:
         run.lock.release()
 
 
-def _after_fork() -> None:
+def _after_fork() -> None:  # pragma: no cover - in a forked child, which ends without a report
     # Threads that held a lock stayed in the parent, and would hold it for ever here.
     for run in _locks.values():
         if run.lock.acquire(blocking=False):

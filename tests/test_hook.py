@@ -1306,7 +1306,7 @@ class TestByHand:
                 assert ["Base"] == live()
 
     def test_an_earlier_definition_can_come_back(self):
-        """A class that was replaced takes the place of its successor when it is registered, and not before."""
+        """A class that was replaced takes the place of its successor when it is registered."""
         source = "class Audit(Hook):\n    pass"
         first, second = run(source)["Audit"], run(source)["Audit"]
         first.unregister()
@@ -1434,7 +1434,7 @@ class TestDefiningAgain:
         assert ["Base", "Leaf"] == live()
 
     def test_what_is_under_way_keeps_its_class(self):
-        """A handler that defines its hook again is followed by the rest of the old class, on the old instance."""
+        """A handler that defines its hook again is followed by the rest of the old class."""
         seen = []
         source = """
             class Audit(Hook):
@@ -1565,7 +1565,7 @@ class TestAbstractBaseClasses:
     """Hooks with a metaclass."""
 
     def test_a_hook_may_be_an_abstract_base_class(self):
-        """The metaclass stands between the class statement and the bus, and the line is found nevertheless."""
+        """The metaclass stands between the class statement and the bus; the line is found."""
 
         class Base(Hook, abc.ABC):
             abstract = True
