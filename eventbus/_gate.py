@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from types import MemberDescriptorType
 from typing import (
     TYPE_CHECKING,
@@ -32,7 +32,7 @@ from ._errors import AsyncGateError
 from ._event import STICKY, EventRoot, make_root
 from ._readonly import freeze
 from ._registry import BUILT, Receiver, topic_of
-from ._report import report_failure
+from ._report import AwaitableWrapper, report_failure
 from ._scheduler import discard, scheduler
 
 P = ParamSpec("P")
@@ -100,21 +100,21 @@ class Turn:
 turn_var: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("eventbus_turn", default=None)
 
 
-class Judging:
+class Judging(AwaitableWrapper):
     """
     Awaits what an async handler returned, in its turn.
     """
 
-    __slots__ = ("inner", "turn")
+    __slots__ = ("turn",)
 
     def __init__(self, turn: Turn, inner: Awaitable[Any]) -> None:
+        super().__init__(inner)
         self.turn = turn
-        self.inner = inner
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._run().__await__()
-
-    async def _run(self) -> Any:
+    async def run(self) -> Any:
+        """
+        Await what is inside, as the author of what it writes.
+        """
         outer = self.turn.begin()
         try:
             return await self.inner
@@ -333,7 +333,7 @@ class ProtectedEvent(_Protected):
         if not inspect.isawaitable(result):
             return
         if running_loop() is not None:
-            discard(result.inner if isinstance(result, Judging) else result)
+            discard(result)
             name = type(self).__qualname__
             msg = (
                 f"{receiver.name} is async and cannot be waited for on the running loop; "

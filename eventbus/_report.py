@@ -103,21 +103,43 @@ def notice(
         listeners.notice(Notice(level, words, subject, fields, correlation_id, error))
 
 
-class TimedAwaitable:
+class AwaitableWrapper:
     """
-    Awaits a handler's awaitable, and tells how long that took.
+    Stands for what an async handler returned, and awaits it in `run`.
+
+    Not a coroutine itself: one that is never begun would leave the handler's, inside it, to complain.
     """
 
-    __slots__ = ("inner", "tell")
+    __slots__ = ("inner",)
 
-    def __init__(self, inner: Awaitable[Any], tell: Callable[[float], None]) -> None:
+    def __init__(self, inner: Awaitable[Any]) -> None:
         self.inner = inner
-        self.tell = tell
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self._timed().__await__()
+        return self.run().__await__()
 
-    async def _timed(self) -> Any:
+    async def run(self) -> Any:
+        """
+        Await what is inside.
+        """
+        return await self.inner
+
+
+class TimedAwaitable(AwaitableWrapper):
+    """
+    Tells how long what it awaits took.
+    """
+
+    __slots__ = ("tell",)
+
+    def __init__(self, inner: Awaitable[Any], tell: Callable[[float], None]) -> None:
+        super().__init__(inner)
+        self.tell = tell
+
+    async def run(self) -> Any:
+        """
+        Await what is inside, and tell how long that took.
+        """
         started = time.monotonic()
         try:
             return await self.inner

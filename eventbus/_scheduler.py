@@ -25,7 +25,7 @@ from ._context import running_loop, scope_loop
 from ._counters import counters, gauge
 from ._depth import hook_name, level_var
 from ._errors import LoopClosedError, PendingLimitError
-from ._report import TimedAwaitable, notice, report_failure
+from ._report import AwaitableWrapper, notice, report_failure
 from ._settings import settings
 
 if TYPE_CHECKING:
@@ -535,7 +535,7 @@ def discard(awaitable: Awaitable[Any]) -> None:
     """
     Close a coroutine that nobody will await, so that Python does not warn of it.
     """
-    if isinstance(awaitable, TimedAwaitable):
+    while isinstance(awaitable, AwaitableWrapper):
         awaitable = awaitable.inner
     if inspect.iscoroutine(awaitable):
         try:
