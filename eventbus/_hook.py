@@ -301,24 +301,27 @@ class HookEntry:
         shared = Shared(cls, cls.lock_timeout) if cls.shared else None
         for index, handler in enumerate(self.handlers):
             method = _method(cls, handler.name)
+            name = f"{cls.__name__}.{handler.name}"
+            serial: Hashable = None
+            per_event: tuple[type, Callable[[Any, Any], Any]] | None = None
+            if self.instances is not None:
+                call, serial = self.instances.bind(method, name), id(self.instances)
+            elif shared is not None:
+                call = shared.bind(method, name)
+            else:
+                call, per_event = _per_event(cls, method), (cls, method)
             receiver = Receiver(
-                _never,
-                name=f"{cls.__name__}.{handler.name}",
+                call,
+                name=name,
                 target=(id(self), handler.name),
                 order=(self.order, index),
                 priority=cls.priority if handler.priority is None else handler.priority,
                 when=handler.when,
                 hook=self,
                 accepts=getattr(cls, f"_accepts_in_{handler.name}", None),
+                serial=serial,
+                per_event=per_event,
             )
-            if self.instances is not None:
-                receiver.call = self.instances.bind(method, receiver.name)
-                receiver.serial = id(self.instances)
-            elif shared is not None:
-                receiver.call = shared.bind(method, receiver.name)
-            else:
-                receiver.call = _per_event(cls, method)
-                receiver.per_event = (cls, method)
             self.receivers.append(receiver)
             for event in handler.events:
                 signal_of(event).connect(receiver, weak=False)
@@ -340,10 +343,6 @@ class HookEntry:
         if self.instances is not None:
             self.instances.close()
             self.instances = None
-
-
-def _never(event: Any) -> Any:
-    raise NotImplementedError
 
 
 def _per_event(cls: type[Hook], method: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:

@@ -135,7 +135,7 @@ class Scheduler:
         self._chains: dict[Hashable, deque[Delivery]] = {}
         self._waiting_for_room = 0
         self._waiters: list[Waiter] = []
-        self._draining: Counter[Delivery] = Counter()
+        self._draining: list[Delivery] = []
         self._errors: deque[BaseException] = deque(maxlen=MAX_KEPT_ERRORS)
         self._background: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -420,23 +420,21 @@ class Scheduler:
         if own is None or own.done:
             return None
         with self._lock:
-            self._draining[own] += 1
+            self._draining.append(own)
             self._tell_waiters()
         return own
 
     def _leave_drain(self, own: Delivery | None) -> None:
         if own is not None:
             with self._lock:
-                self._draining[own] -= 1
-                if not self._draining[own]:
-                    del self._draining[own]
+                self._draining.remove(own)
 
     def _left(self, own: Delivery | None) -> int:
         # A handler that waits for the others must not wait for itself, nor for what waits behind it; nor for
         # another that waits for it.
         if own is None:
             return len(self._pending)
-        waiting = [delivery for delivery in self._draining if not delivery.done]
+        waiting = {delivery for delivery in self._draining if not delivery.done}
         return len(self._pending) - sum(1 if d.key is None else len(self._chains[d.key]) for d in waiting)
 
     def _raise_errors(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import socket
 import threading
 
 import pytest
@@ -688,6 +689,33 @@ class TestPublishing:
         asyncio.run(event.apublish())
         assert [(event, "c3"), (event, "c3")] == seen
         assert all(one is event for one, _ in seen)
+
+
+class TestPayloads:
+    """What an event carries is handed on as it is."""
+
+    def test_a_payload_that_cannot_be_copied(self):
+        """A lock, a socket and a cycle reach sync and async handlers; nothing is deep-copied."""
+        seen = []
+        cycle = {}
+        cycle["self"] = cycle
+
+        async def later(event):
+            seen.append(event)
+
+        Placed.subscribe(seen.append)
+        Placed.subscribe(later)
+        with socket.socket() as sock:
+            lock = threading.Lock()
+            Placed.emit(lock=lock, sock=sock, cycle=cycle, inner=[{"lock": lock}])
+            assert 0 == drain(10)
+        assert 2 == len(seen)
+        for event in seen:
+            assert lock is event["lock"]
+            assert sock is event["sock"]
+            assert lock is event["inner"][0]["lock"]
+            assert event["cycle"]["self"]["self"] == event["cycle"]
+        assert [cycle] == list(cycle.values())
 
 
 class TestThreads:
