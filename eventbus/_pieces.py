@@ -28,6 +28,7 @@ class Piece:
         self._entered = False
         self._waits = False
         self._value: Any = None
+        self._failure: BaseException | None = None
 
     def _enter(self) -> None:
         if self._entered:
@@ -50,6 +51,21 @@ class Piece:
             msg = "There is nothing to set: the block was not entered or was left, or a gate has answered."
             raise RuntimeError(msg)
         self._value = value
+        self._failure = value.error if isinstance(value, Raised) else None
+
+    def fail(self, error: BaseException) -> None:
+        """
+        Say that the call has failed, where no exception leaves the block: a host's callback has told of it.
+
+        The events are those of an exception, and leaving the block raises nothing.
+
+        Args:
+            error: What it failed with.
+
+        Raises:
+            RuntimeError: If a gate has answered, or the block was left.
+        """
+        self._set(Raised(error))
 
 
 class PlainPiece(Piece):
@@ -71,9 +87,9 @@ class PlainPiece(Piece):
         try:
             self._reached(advance(self._script, resume))
         except BaseException as raised:
-            if raised is not error:
+            if raised is not error and raised is not self._failure:
                 raise
-            # It goes on by itself, as it came.
+            # The block's own goes on by itself, as it came.
             raised.__traceback__ = trace
         finally:
             del resume
@@ -102,7 +118,7 @@ class AsyncPiece(Piece):
             else:
                 self._reached(await aadvance(self._script, resume))
         except BaseException as raised:
-            if raised is not error:
+            if raised is not error and raised is not self._failure:
                 raise
             raised.__traceback__ = trace
         finally:

@@ -71,16 +71,11 @@ def _replay_turn(record: Record, turn: Turn, run: Run) -> None:
 
 
 def _replay_call(call: Call, run: Run) -> None:
-    recorded = call.result.error
-    try:
-        with suppress(ToolCallRefused), run.tool_call(call.tool_call) as called:
-            if called.answer is None:
-                if recorded is not None:
-                    raise recorded  # noqa: TRY301 - how a piece learns of a failure
-                called.set(call.result)
-    except Exception as error:
-        if error is not recorded:
-            raise
+    with suppress(ToolCallRefused), run.tool_call(call.tool_call) as called:
+        if called.answer is None and call.result.success:
+            called.set(call.result)
+        elif called.answer is None:
+            called.fail(call.result.error)
 
 
 @attrs.define
