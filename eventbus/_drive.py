@@ -97,6 +97,7 @@ def drive(script: Script[T], perform: Performer = nothing_to_perform, resume: Re
     """
     Drive a script on this thread to its end.
     """
+    reached: Perform | Done | None = None
     try:
         while True:
             reached = advance(script, resume)
@@ -104,7 +105,7 @@ def drive(script: Script[T], perform: Performer = nothing_to_perform, resume: Re
                 return cast("T", reached.value)
             resume = answer(script, perform, reached)
     finally:
-        resume = None
+        resume = reached = None
 
 
 def answer(script: Script[Any], perform: Performer, asked: Perform) -> Resume:
@@ -216,6 +217,7 @@ async def adrive(script: Script[T], perform: Performer = nothing_to_perform) -> 
     Drive a script on the running loop to its end, awaiting what is awaitable.
     """
     resume: Resume | None = None
+    reached: Perform | Done | None = None
     try:
         while True:
             reached = await aadvance(script, resume)
@@ -232,7 +234,7 @@ async def adrive(script: Script[T], perform: Performer = nothing_to_perform) -> 
             else:
                 resume = partial(script.send, done)
     finally:
-        resume = None
+        resume = reached = done = None
 
 
 def tool_performer(tools: Tools) -> Performer:
@@ -314,7 +316,7 @@ async def together(
     room = asyncio.Semaphore(parallel)
     errors: list[BaseException] = []
 
-    async def in_turn(call: ToolCall) -> Any:
+    async def in_turn(number: int, call: ToolCall) -> Any:
         async with room:
             try:
                 return None if errors else await one(call)
@@ -324,10 +326,10 @@ async def together(
                 # Not out of the task: asyncio would stop its loop for an interrupt, and nothing would end.
                 errors.append(error)
                 if not isinstance(error, Exception):
-                    cancel(task for task in tasks if task is not asyncio.current_task())
+                    cancel([*tasks[:number], *tasks[number + 1 :]])
                 return None
 
-    tasks = [asyncio.ensure_future(in_turn(call)) for call in calls]
+    tasks = [asyncio.ensure_future(in_turn(number, call)) for number, call in enumerate(calls)]
     try:
         await asyncio.wait(tasks)
     except GeneratorExit:

@@ -182,17 +182,13 @@ def passed(done: Any) -> Any:
         del done
 
 
-def perform(subject: Any, settings: Mapping[str, Any]) -> Script[tuple[Any, Exception | None]]:
+def performed(done: Any) -> tuple[Any, Exception | None]:
     """
-    Have the tool or the model called, and return what it returns and what it raises.
+    Return what the tool or the model returned, and what it raised.
 
     Raises:
-        BaseException: What it raises, if that is no Exception.
+        BaseException: What it raised, if that is no Exception.
     """
-    try:
-        done = yield Perform(subject, settings)
-    except GeneratorExit:
-        raise Abandoned from None
     if isinstance(done, Raised) and isinstance(done.error, Exception):
         return None, done.error
     return passed(done), None
@@ -577,7 +573,7 @@ def as_arguments(value: Any) -> Any:
         return {}
     if isinstance(value, ReadOnlyDict) or not isinstance(value, Mapping):
         return cast("Any", value)
-    return dict(cast("Mapping[Any, Any]", value))
+    return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of anything
 
 
 def as_result(value: Any) -> Any:
@@ -660,7 +656,11 @@ def _execute_tool(run: RunBase, call: ToolCall, max_retries: int) -> Script[Tool
             attempt += 1
             run.must_be_open()
             executed, error, result = False, None, None
-            returned, error = yield from perform(call, {})
+            try:
+                done = yield Perform(call, {})
+            except GeneratorExit:
+                raise Abandoned from None
+            returned, error = performed(done)
             executed = True
             if error is None:
                 result = as_result(returned)
@@ -795,7 +795,11 @@ def _attempt_model(
     wait: Wait | None = None
     try:
         run.must_be_open()
-        response, error = yield from perform(sent, options)
+        try:
+            done = yield Perform(sent, options)
+        except GeneratorExit:
+            raise Abandoned from None
+        response, error = performed(done)
         answered = error is None
         after = make(run, AfterModelCallEvent, messages=sent, response=response, error=error, attempt=attempt)
         if after is not None:
@@ -836,7 +840,11 @@ def step(run: RunBase, name: str) -> Script[None]:
     """
     span_id = yield from start(run, StepStartedEvent, StepFailedEvent, {"name": name})
     try:
-        _, error = yield from perform(None, {})
+        try:
+            done = yield Perform(None, {})
+        except GeneratorExit:
+            raise Abandoned from None
+        _, error = performed(done)
     except Abandoned:
         raise
     except BaseException as raised:
