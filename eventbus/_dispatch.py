@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ._context import correlation
 from ._counters import counters
 from ._depth import OVERFLOW, enter, leave, loop_codes, refusal, settle, trips
+from ._scheduler import scheduler
 
 if TYPE_CHECKING:
     from ._registry import Plan
@@ -86,7 +87,10 @@ async def adeliver(plan: Plan, event: Any) -> None:
                 if when is None or when(event):
                     result = call(event)
                     if result is not None and inspect.isawaitable(result):
-                        await result
+                        if scheduler.pending and level.parent is None and event._fails_open:
+                            await scheduler.in_turn(result, receiver, event)
+                        else:
+                            await result
             except Exception as error:
                 if error.__class__ is RecursionError:
                     trips[OVERFLOW] = error

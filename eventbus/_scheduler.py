@@ -69,6 +69,7 @@ class Delivery:
         "context",
         "done",
         "event",
+        "followers",
         "key",
         "loop",
         "lost",
@@ -95,6 +96,7 @@ class Delivery:
         self.context.run(level_var.set, None)
         self.context.run(delivery_var.set, self)
         self.task: asyncio.Task[Any] | None = None
+        self.followers: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.started = False
         self.done = False
         self.lost = False
@@ -263,7 +265,35 @@ class Scheduler:
                     following = chain[0]
                     following.started = True
             self._tell_waiters()
+            for loop, future in delivery.followers:
+                wake(loop, future)
         return following
+
+    async def in_turn(self, awaitable: Awaitable[Any], receiver: Receiver, event: Any) -> None:
+        """
+        Await a handler behind what is scheduled for it already from the same run.
+
+        So an awaited emit comes after the plain ones before it. Not one that a handler awaits: that handler
+        may be what it would wait for.
+        """
+        try:
+            await self._turn((receiver.serial, event.correlation_id))
+        except BaseException:
+            discard(awaitable)
+            raise
+        await awaitable
+
+    async def _turn(self, key: Hashable) -> None:
+        chain = self._chains.get(key)
+        if not chain or delivery_var.get() is not None:
+            return
+        last, here = chain[-1], asyncio.get_running_loop()
+        # Looked at again now and then, as in drain: a loop that stops wakes nobody.
+        while not last.done and last.loop.is_running():
+            with self._lock:
+                future: asyncio.Future[None] = here.create_future()
+                last.followers.append((here, future))
+            await asyncio.wait([future], timeout=GLANCE_SECONDS)
 
     def _tell_waiters(self) -> None:
         if not self._pending or self._waiting_for_room or self._draining:

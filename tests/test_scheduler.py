@@ -291,6 +291,87 @@ class TestOrder:
         assert 0 == drain(LIMIT)
         assert [(what, n) for n in range(5) for what in ("begins", "ends")] == seen
 
+    def test_an_awaited_emit_comes_after_the_plain_ones_before_it(self):
+        """No handler sees the awaited end of a run before its scheduled start."""
+        seen = []
+
+        async def handler(event):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append(type(event).__name__)
+
+        async def main():
+            with correlation():
+                Placed.emit()
+                Shipped.emit()
+                await Finished.aemit()
+
+        for event_class in (Placed, Shipped, Finished):
+            event_class.subscribe(handler)
+        asyncio.run(main())
+        assert ["Placed", "Shipped", "Finished"] == seen
+
+    def test_an_awaited_emit_waits_for_no_other_run(self):
+        """What is scheduled for another run is none of its business."""
+        seen, others = [], asyncio.Event()
+
+        async def handler(event):
+            if event.number == 1:
+                await others.wait()
+            seen.append(event.number)
+
+        async def main():
+            Placed.emit(number=1, correlation_id="one")
+            await Placed.aemit(number=2, correlation_id="two")
+            others.set()
+            assert 0 == await adrain(LIMIT)
+
+        Placed.subscribe(handler)
+        asyncio.run(main())
+        assert [2, 1] == seen
+
+    def test_a_scheduled_handler_that_awaits_an_emit_does_not_wait_for_itself(self):
+        """An emit that a handler awaits is delivered before the handler ends, to the handler itself too."""
+        seen = []
+
+        async def handler(event):
+            if event.number < 3:
+                await Placed.aemit(number=event.number + 1)
+            seen.append(event.number)
+
+        async def main():
+            with correlation():
+                Placed.emit(number=1)
+                assert 0 == await adrain(LIMIT)
+
+        Placed.subscribe(handler)
+        asyncio.run(main())
+        assert [3, 2, 1] == seen
+
+    def test_an_awaited_emit_that_is_cancelled_while_it_waits_leaves_nothing(self):
+        """The handler's coroutine is closed, and what was scheduled before goes on."""
+        seen, others = [], asyncio.Event()
+
+        async def handler(event):
+            await others.wait()
+            seen.append(event.number)
+
+        async def main():
+            with correlation():
+                Placed.emit(number=1)
+                task = asyncio.create_task(Placed.aemit(number=2))
+                await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                others.set()
+                assert 0 == await adrain(LIMIT)
+
+        Placed.subscribe(handler)
+        asyncio.run(main())
+        gc.collect()
+        assert [1] == seen
+
     def test_handlers_of_a_stateful_instance_too(self):
         """All async handlers of one stateful instance follow one another."""
         seen = []
@@ -1374,7 +1455,7 @@ class TestFork:
         async def handler(event):
             while not go_on.is_set():
                 await asyncio.sleep(0.001)
-            print(event.number, flush=True)
+            os.write(1, f"{event.number}\\n".encode())  # in one piece: two processes write here
         Placed.subscribe(handler)
         for number in range(3):
             Placed.emit(number=number, correlation_id="a")
