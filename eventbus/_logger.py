@@ -168,10 +168,13 @@ def limited(line: Line) -> Line | None:
 
 def output() -> str:
     """
-    Return where lines go: what `configure` said, else the environment, else stderr.
+    Return where lines go: what `configure` said, else the logger given, else the environment, else stderr.
     """
     if not isinstance(settings.log, Unset):
         return settings.log
+    if settings.logger is not None:
+        stdlib = isinstance(settings.logger, (logging.Logger, logging.LoggerAdapter))
+        return "stdlib" if stdlib else "structlog"
     wanted = os.environ.get(ENVIRONMENT, "stderr").strip().lower()
     if wanted == "none":
         return "off"

@@ -4,7 +4,6 @@ What `configure` sets, and who is told when it changes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -140,8 +139,8 @@ def configure(
             raise TypeError(msg)
         changes["logger"] = logger
         if logger is not None:
-            implied = "stdlib" if isinstance(logger, (logging.Logger, logging.LoggerAdapter)) else "structlog"
-            changes.setdefault("log", implied)
+            # Its type says where lines go, until it is taken back.
+            changes.setdefault("log", UNSET)
     if not isinstance(level, Unset):
         if level not in LEVELS:
             msg = f"`level` must be one of {', '.join(LEVELS)}, not {level!r}."

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eventbus import _settings as module
 from eventbus import configure
+from eventbus._logger import output
 from eventbus._settings import UNSET, Settings, settings
 
 
@@ -77,11 +78,14 @@ def test_what_is_given_is_set_and_nothing_else(given_, expected):
     ],
 )
 def test_a_logger_implies_where_lines_go(logger, log):
-    """A stdlib logger or a structlog one says it, unless `log` is given too."""
+    """A stdlib logger or a structlog one says it, unless `log` is given too, until it is taken back."""
+    configure(log="json")
     configure(logger=logger)
-    assert (logger, log) == (settings.logger, settings.log)
+    assert (logger, log) == (settings.logger, output())
+    configure(logger=None)
+    assert (None, "stderr") == (settings.logger, output())
     configure(logger=logger, log="json")
-    assert "json" == settings.log
+    assert "json" == output()
 
 
 @pytest.mark.parametrize(
