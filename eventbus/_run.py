@@ -278,7 +278,7 @@ class RunBase:
         Tell whoever comes first that it is he who ends the run; nothing can begin in it from now on.
         """
         with self._lock:
-            if self._ending or self.over:
+            if self._ending or not self._open:
                 return False
             self._ending = True
             return True

@@ -382,6 +382,17 @@ class TestBeginAndEnd:
         )
         assert ("done", 1, 0, {"user": 7}) == (run.result, run.state, run.max_retries, run.metadata)
 
+    def test_end_inside_a_block(self):
+        """A block whose run was ended inside ends no second time."""
+
+        async def main():
+            async with AsyncRun() as run:
+                await run.end("early")
+
+        with capture() as recorder:
+            asyncio.run(main())
+        assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
+
     def test_failed_and_max_turns(self):
         """`error=` and `max_turns=` choose the terminal."""
 

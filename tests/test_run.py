@@ -1886,6 +1886,16 @@ class TestBeginAndEnd:
         with pytest.raises(ValueError, match="boom"):
             run.end()
 
+    def test_left_without_entering(self):
+        """A run that was never entered, or only begun, is not ended twice by leaving it."""
+        run = Run()
+        with capture() as recorder:
+            run.__exit__(None, None, None)
+        assert [] == recorder.events
+        run = Run.begin()
+        run.end()
+        run.__exit__(None, None, None)
+
     def test_end_inside_a_block(self):
         """A block whose run was ended inside goes on, and ends no second time."""
         with capture() as recorder:
@@ -1965,6 +1975,20 @@ class TestReentrancy:
         assert {2} == set(spans.values())
         if event_class is ToolCallStartedEvent:
             assert [] == executed
+
+    @pytest.mark.parametrize("kind", OUTSIDERS)
+    def test_an_observer_ends_the_run_and_interrupts(self, kind):
+        """An interrupt in the observer that has just ended the run brings no second terminal."""
+        run = Run()
+
+        def observe(event):
+            run.end("early")
+            raise kind
+
+        InferenceStartedEvent.subscribe(observe)
+        with capture() as recorder, pytest.raises(kind), run:
+            raise AssertionError("entered")
+        assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
 
     def test_a_tool_ends_the_run(self):
         """A tool that ends its run has its failed event, and its result is nobody's event."""
