@@ -313,8 +313,7 @@ class TestTerminals:
 
         def loop():
             with Run() as run:
-                for turn in run.turns():
-                    yield turn
+                yield from run.turns()
 
         with capture() as recorder:
             turns = loop()
@@ -327,7 +326,7 @@ class TestTerminals:
         """StopIteration out of the body, or a model, is itself and not turned into something else."""
         error = StopIteration("no more")
         with capture() as recorder, pytest.raises(StopIteration) as caught, Run() as run:
-            run.call_model(lambda messages: (_ for _ in ()).throw(error) if False else raise_(error), [])
+            run.call_model(lambda messages: raise_(error), [])
         assert error is caught.value is only(recorder, InferenceFailedEvent).error
         assert error is only(recorder, ModelCallFailedEvent).error
 
@@ -599,7 +598,7 @@ class TestInvocation:
             event.cancel = True
 
         BeforeInvocationEvent.subscribe(guard)
-        with pytest.raises(RunRefused, match="refused by .*guard"), Run():
+        with pytest.raises(RunRefused, match=r"refused by .*guard"), Run():
             pass
 
     @pytest.mark.parametrize("kind", ANY_ERROR)
@@ -1142,9 +1141,9 @@ class TestToolGates:
 
     @pytest.mark.parametrize("gate", [BeforeToolCallEvent, ApproveToolCallEvent])
     def test_a_refusal_stays(self, gate):
-        """A refusal stays whatever others write; reason and author are in answer, event and line, verbatim."""
+        """A refusal stays whatever others write; answer, event and line have its reason and author."""
         field = "cancel" if gate is BeforeToolCallEvent else "denied"
-        reason = 'not "today" – a=b\\n'
+        reason = 'not "today"; a=b\\n é'
         executed = []
 
         class Disarmed(Hook):
