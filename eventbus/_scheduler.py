@@ -27,6 +27,7 @@ from ._depth import hook_name, level_var
 from ._errors import LoopClosedError, PendingLimitError
 from ._report import AwaitableWrapper, notice, report_failure
 from ._settings import settings
+from ._stateful import end_run, is_kept
 
 if TYPE_CHECKING:
     from ._registry import Receiver
@@ -105,13 +106,19 @@ class Delivery:
         """
         Report an error of this delivery, in the context of its emitter.
         """
-        self.context.run(
-            report_failure,
-            hook=hook_name(self.receiver),
-            handler=self.receiver.name,
-            event=self.event,
-            error=error,
-        )
+        over = self.event.ends_run and not is_kept(self.event.correlation_id)
+        try:
+            self.context.run(
+                report_failure,
+                hook=hook_name(self.receiver),
+                handler=self.receiver.name,
+                event=self.event,
+                error=error,
+            )
+        finally:
+            if over:
+                # The run has ended before; a stateful hook that hears of the failure begins nothing anew.
+                end_run(self.event.correlation_id)
 
     def discard(self) -> None:
         """
@@ -224,14 +231,19 @@ class Scheduler:
             self._start(self._lost(delivery))
             return
         error = task.exception()
-        if isinstance(error, Exception):
-            if settings.strict:
-                error.add_note(f"raised by {delivery.receiver.name}, for {type(delivery.event).__qualname__}")
-            self._fail(delivery, error)
-        elif error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
-            # Those two come out of the loop itself.
-            self.keep(error)
-        self._start(self._forget(delivery))
+        try:
+            if isinstance(error, Exception):
+                if settings.strict:
+                    error.add_note(
+                        f"raised by {delivery.receiver.name}, for {type(delivery.event).__qualname__}"
+                    )
+                self._fail(delivery, error)
+            elif error is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
+                # Those two come out of the loop itself.
+                self.keep(error)
+        finally:
+            # Whoever listens to failures may be interrupted; the delivery is over all the same.
+            self._start(self._forget(delivery))
 
     def _fail(self, delivery: Delivery, error: Exception) -> None:
         if settings.strict:
@@ -316,7 +328,11 @@ class Scheduler:
             f"{delivery.receiver.name} was cancelled before it had handled {type(delivery.event).__name__}: "
             "its event loop closed, or its task was cancelled. `await adrain()` before the loop ends."
         )
-        self._fail(delivery, LoopClosedError(msg))
+        try:
+            self._fail(delivery, LoopClosedError(msg))
+        except BaseException:
+            self._start(self._forget(delivery))
+            raise
         return self._forget(delivery)
 
     def _reap(self) -> None:

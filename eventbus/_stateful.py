@@ -155,6 +155,13 @@ def end_run(cid: str | None) -> None:
     _let_go(cid)
 
 
+def is_kept(cid: str | None) -> bool:
+    """
+    Tell whether something is kept for a run.
+    """
+    return cid in _locks
+
+
 def kept() -> int:
     """
     Return how many runs have something kept for them.

@@ -16,6 +16,7 @@ import textwrap
 import threading
 import time
 import weakref
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,7 @@ from eventbus import (
 from eventbus import _scheduler as module
 from eventbus import testing as kit
 from eventbus._scheduler import scheduler
+from eventbus._stateful import kept
 from eventbus.testing import capture, isolated
 
 
@@ -653,6 +655,59 @@ class TestLoops:
         drain(LIMIT)
         gc.collect()
         assert [None] * 100 == [loop() for loop in loops]
+
+
+class TestLateFailures:
+    """A failure that is told after the run's end, or while somebody interrupts."""
+
+    def test_a_late_failure_begins_no_ended_run_anew(self):
+        """A stateful hook that hears of it keeps nothing for a run that has ended."""
+        heard = []
+
+        class Keeper(Hook):
+            stateful = True
+
+            @on(Event)
+            def hear(self, event):
+                heard.append(type(event))
+
+        async def late(event):
+            raise ValueError(event)
+
+        Finished.subscribe(late)
+        Finished.emit(correlation_id="run")
+        assert 0 == drain(LIMIT)
+        assert [Finished, HandlerFailedEvent] == heard
+        assert 0 == kept()
+
+    @pytest.mark.parametrize("fails", [True, False], ids=["failed", "cancelled"])
+    def test_an_interrupted_report_leaves_nothing_pending(self, fails):
+        """Whoever listens to failures may be interrupted; the delivery is over, and the next begins."""
+        seen = []
+
+        async def handler(event):
+            seen.append(event.number)
+            if event.number == 1:
+                if fails:
+                    raise ValueError
+                asyncio.current_task().cancel()
+                await asyncio.sleep(0)
+
+        def interrupted(event):
+            raise KeyboardInterrupt
+
+        async def main():
+            Placed.emit(number=1, correlation_id="run")
+            Placed.emit(number=2, correlation_id="run")
+            while stats()["pending"]:
+                await asyncio.sleep(0)
+
+        Placed.subscribe(handler)
+        with HandlerFailedEvent.subscribe(interrupted):
+            with suppress(KeyboardInterrupt):
+                asyncio.run(main())
+        assert 0 == drain(LIMIT)
+        assert 1 == seen[0]
 
 
 class TestClosing:
