@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 
-from ._order import Ask, Perform, Quiet, Raised, Script, Step, Tell, Wait
 from ._readonly import thaw
 from ._scheduler import Delivery, delivery_var, discard, scheduler
+from ._steps import Ask, Perform, Quiet, Raised, Script, Step, Tell, Wait
 from .values import ToolCall, ToolResult
 
 T = TypeVar("T")

@@ -7,17 +7,30 @@ It neither calls a tool nor waits; whoever drives it does, on a thread or on a l
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._context import new_span_id
 from ._errors import ModelCallRefused, RunEndedError, RunRefused, ToolCallRefused
-from ._event import STICKY
-from ._gate import RAISED, Edit, ProtectedEvent, build
+from ._gate import RAISED, ProtectedEvent, build
 from ._readonly import ReadOnlyDict, thaw
+from ._steps import (
+    Abandoned,
+    Ask,
+    ModelOutcome,
+    Opened,
+    Perform,
+    Quiet,
+    Script,
+    Tell,
+    ToolOutcome,
+    Wait,
+    passed,
+    performed,
+)
+from ._verdict import author_of, decision, refusal_of, seconds_of, text_of, was_written
 from .catalog import (
     CatalogEvent,
     GateDecisionEvent,
@@ -56,103 +69,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 G = TypeVar("G", bound=ProtectedEvent)
 
-ANSWERS: Final = ("result", "response")
-
-
-class Tell(NamedTuple):
-    """
-    Emit an observed event of a run.
-    """
-
-    run: RunBase
-    event_class: type[Event]
-    fields: dict[str, Any]
-
-
-class Ask(NamedTuple):
-    """
-    Let the handlers of a gate judge.
-    """
-
-    gate: ProtectedEvent
-
-
-class Perform(NamedTuple):
-    """
-    Call the tool or the model; what it returns is sent back.
-    """
-
-    subject: Any
-    settings: Mapping[str, Any]
-
-
-class Raised(NamedTuple):
-    """
-    What came of a step that raised.
-
-    It is sent, not thrown: a GeneratorExit that is thrown would end the scripts inside a script at once. So
-    one that comes by itself says that nobody drives the script any more.
-    """
-
-    error: BaseException
-
-
-class Wait(NamedTuple):
-    """
-    Wait, in seconds.
-    """
-
-    seconds: float
-
-
-class Quiet(NamedTuple):
-    """
-    Wait, a bounded time, until no other thread is telling something of the run.
-    """
-
-    run: RunBase
-
-
-class Abandoned(GeneratorExit):
-    """
-    A script is being thrown away where it waits for its Perform; it can do nothing more.
-    """
-
-
-class Opened(NamedTuple):
-    """
-    A start that has no end yet, and the event that ends it if the run ends first.
-    """
-
-    event_class: type[CatalogEvent]
-    fields: dict[str, Any]
-    started: float
-    fails: bool
-
-
-class ToolOutcome(NamedTuple):
-    """
-    What came of a tool call: a result, always; and whether it was refused, or answered by a gate.
-    """
-
-    result: Any
-    refused: ToolCallRefused | None = None
-    answered: bool = False
-
-
-class ModelOutcome(NamedTuple):
-    """
-    What came of asking the model; an error of its own is returned, since a script cannot raise StopIteration.
-    """
-
-    response: Any
-    answered: bool = False
-    error: Exception | None = None
-
-
-Step: TypeAlias = Tell | Ask | Perform | Wait | Quiet
-Script: TypeAlias = Generator[Step, Any, T]
-
 
 def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[None]:
     """
@@ -167,31 +83,6 @@ def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[Non
             passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **fields})))
     finally:
         run.told(ticket)
-
-
-def passed(done: Any) -> Any:
-    """
-    Return what came of a step, or raise what it raised.
-    """
-    if not isinstance(done, Raised):
-        return done
-    try:
-        raise done.error
-    finally:
-        # The error's traceback keeps this frame, which must not keep the error.
-        del done
-
-
-def performed(done: Any) -> tuple[Any, Exception | None]:
-    """
-    Return what the tool or the model returned, and what it raised.
-
-    Raises:
-        BaseException: What it raised, if that is no Exception.
-    """
-    if isinstance(done, Raised) and isinstance(done.error, Exception):
-        return None, done.error
-    return passed(done), None
 
 
 def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
@@ -242,116 +133,11 @@ def _decided(run: RunBase, gate: ProtectedEvent, *, may_retry: bool) -> Script[N
         raise failure
 
 
-def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, Any] | None:
-    """
-    Return what an edit means as a GateDecisionEvent; None if it means nothing by itself.
-    """
-    action, applied, reason = "edit", edit.applied, None
-    if edit.field == RAISED:
-        action, reason = "error", text_of(edit.new)
-    elif is_sticky(gate, edit.field):
-        if edit.new:
-            action, reason = "deny", reason_of(edit.new, edit.handler)
-        elif not edit.old:
-            return None
-    elif edit.field == "retry":
-        if edit.new:
-            action, applied = "retry", edit.applied and may_retry
-            reasons = [e.new for e in gate.edits if e.field == "reason" and e.handler == edit.handler]
-            reason = reasons[-1] if reasons else None
-        elif not edit.old:
-            return None
-    elif edit.field == "reason" and any(e.field == "retry" and e.handler == edit.handler for e in gate.edits):
-        return None
-    elif edit.field in ANSWERS and not gate.reverse and edit.new is not None:
-        action = "answer"
-    return {
-        "gate": type(gate).__name__,
-        "by": edit.handler,
-        "action": action,
-        "field": edit.field if edit.field != RAISED else None,
-        "reason": reason,
-        "applied": applied,
-        "tool_call": gate.get("tool_call"),
-    }
-
-
-def is_sticky(gate: ProtectedEvent, name: str) -> bool:
-    """
-    Tell whether a field of a gate latches, as a refusal does.
-    """
-    field = gate._writable.get(name)
-    return field is not None and bool(field.metadata[STICKY])
-
-
 def mention(error: BaseException, other: BaseException) -> None:
     """
     Add to an error that goes on what was raised meanwhile, and cannot go on as well.
     """
     error.add_note(f"meanwhile: {type(other).__name__}: {text_of(other)}")
-
-
-def text_of(error: BaseException) -> str:
-    """
-    Return an error's own text, or its name if it has none; never fails.
-    """
-    try:
-        return str(error) or type(error).__name__
-    except Exception:
-        return type(error).__name__
-
-
-def reason_of(verdict: object, by: str | None) -> str:
-    """
-    Return the reason of a refusal: the gate's own words, or who refused.
-    """
-    return verdict if isinstance(verdict, str) else f"refused by {by or 'a gate'}"
-
-
-def author_of(gate: ProtectedEvent, field: str) -> str | None:
-    """
-    Return the handler whose writing to a field is in force, or who raised.
-    """
-    applied = [edit for edit in gate.edits if edit.applied and edit.field == field]
-    if is_sticky(gate, field):
-        applied = [edit for edit in applied if edit.new][:1]
-    return applied[-1].handler if applied else None
-
-
-def was_written(gate: ProtectedEvent, field: str) -> bool:
-    """
-    Tell whether a handler has set a field.
-    """
-    return any(edit.applied and edit.field == field for edit in gate.edits)
-
-
-def refusal_of(gate: ProtectedEvent, field: str) -> tuple[str, str | None] | None:
-    """
-    Return the reason and the author of a gate's refusal, or None if it let the action pass.
-    """
-    verdict = getattr(gate, field)
-    if not verdict:
-        return None
-    by = author_of(gate, field)
-    return reason_of(verdict, by), by
-
-
-def seconds_of(gate: AfterModelCallEvent | AfterToolCallEvent) -> float:
-    """
-    Return how long to wait before the retry that a gate asks for.
-
-    Raises:
-        TypeError: If it wrote something that is neither a bool nor a number of seconds.
-    """
-    # A gate may have written anything.
-    retry: Any = gate.retry
-    if retry is True:
-        return 0.0
-    if isinstance(retry, (int, float)) and math.isfinite(retry) and retry >= 0:
-        return float(retry)
-    by = author_of(gate, "retry")
-    msg = f"{by} must set `retry` to True or to the seconds to wait first, not to {retry!r}."
-    raise TypeError(msg)
 
 
 def begin(run: RunBase) -> Script[None]:

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ._drive import Done, Resume, aadvance, advance
-from ._order import ModelOutcome, Perform, Raised, Script, ToolOutcome
 from ._readonly import thaw
+from ._steps import ModelOutcome, Perform, Raised, Script, ToolOutcome
 from .values import ToolCall
 
 if TYPE_CHECKING:

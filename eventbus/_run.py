@@ -35,9 +35,6 @@ from ._errors import RunEndedError
 from ._event import Event
 from ._gate import ProtectedEvent, build
 from ._order import (
-    ModelOutcome,
-    Opened,
-    Script,
     as_call,
     begin,
     call_model,
@@ -58,6 +55,7 @@ from ._pieces import (
     ToolCallPiece,
 )
 from ._scheduler import Delivery
+from ._steps import ModelOutcome, Opened, Script
 from .catalog import (
     ContextCompactedEvent,
     InferenceChunkEvent,

@@ -27,7 +27,7 @@ from eventbus._drive import (
     together,
     tool_performer,
 )
-from eventbus._order import Perform, Quiet, Raised, Tell, Wait
+from eventbus._steps import Perform, Quiet, Raised, Tell, Wait
 
 CALL = ToolCall("call_1", "lookup", {"rows": [{"n": 1}]})
 

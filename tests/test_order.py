@@ -24,26 +24,9 @@ from eventbus import (
     ToolResult,
     writable,
 )
-from eventbus._order import (
-    Abandoned,
-    Ask,
-    Perform,
-    Quiet,
-    Raised,
-    Tell,
-    ToolOutcome,
-    as_arguments,
-    as_result,
-    call_tool,
-    decision,
-    end,
-    passed,
-    performed,
-    refusal_of,
-    seconds_of,
-    step,
-    text_of,
-)
+from eventbus._order import as_arguments, as_result, call_tool, end, step
+from eventbus._steps import Abandoned, Ask, Perform, Quiet, Raised, Tell, ToolOutcome, passed, performed
+from eventbus._verdict import decision, refusal_of, seconds_of, text_of
 
 CALL = ToolCall("call_1", "lookup", {"order": "A1"})
 
