@@ -12,7 +12,7 @@ from collections.abc import Generator
 try:
     import pytest
 except ImportError as error:
-    msg = "eventbus.pytest_plugin needs pytest; install it with `pip install pytest`."
+    msg = "eventbus.pytest_plugin needs pytest; install it with: pip install 'eventbus[pytest]'"
     raise ImportError(msg) from error
 
 from ._event import Event

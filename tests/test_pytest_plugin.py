@@ -133,6 +133,7 @@ def test_without_pytest_it_names_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "eventbus.pytest_plugin", raising=False)
     monkeypatch.setitem(sys.modules, "pytest", None)
     with pytest.raises(
-        ImportError, match=r"^eventbus\.pytest_plugin needs pytest; install it with `pip install"
+        ImportError,
+        match=r"^eventbus\.pytest_plugin needs pytest; install it with: pip install 'eventbus\[pytest\]'",
     ):
         importlib.import_module("eventbus.pytest_plugin")
