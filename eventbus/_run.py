@@ -160,7 +160,7 @@ class RunBase:
 
         Args:
             limit: How many turns there may be; when they are used up the run ends with MaxTurnsReached,
-                unless `complete` was called. None for no limit.
+                unless `complete` is called after the loop. None for no limit.
 
         Returns:
             An iterator for a plain `for` loop, in plain and async runs alike.
