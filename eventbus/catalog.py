@@ -368,7 +368,8 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
     A gate has edited, answered, refused, asked for a retry, warned or failed.
 
     `gate` is the name of the gate's event class, `by` the handler, `action` one of "edit", "answer", "deny",
-    "retry", "warn", "error"; `applied` is False for what a shadow hook would have done.
+    "retry", "warn", "error"; `applied` is False for what changed nothing: written by a shadow hook, after a
+    refusal that stands, or a retry that was not granted.
     """
 
     gate: str | None = None
