@@ -112,7 +112,7 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed = True
-        if scope_var.get() is not self:
+        if _skip_left_behind(scope_var.get()) is not self:
             self._left_behind = True
             return
         outer = _skip_left_behind(self._outer)

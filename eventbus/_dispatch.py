@@ -120,7 +120,7 @@ def deliver_within(plan: Plan, event: Any) -> None:
     """
     Deliver inside the scope of the event's own correlation id, so that its handlers' emits carry it.
     """
-    with correlation(event.correlation_id):
+    with scope_of(event):
         deliver(plan, event)
 
 
@@ -128,8 +128,17 @@ async def adeliver_within(plan: Plan, event: Any) -> None:
     """
     Deliver and await inside the scope of the event's own correlation id.
     """
-    with correlation(event.correlation_id):
+    with scope_of(event):
         await adeliver(plan, event)
+
+
+def scope_of(event: Any) -> correlation:
+    """
+    Return a scope for the handlers of an event; its id is the event's run's, so no run may take it over.
+    """
+    scope = correlation(event.correlation_id)
+    scope.adopted = True
+    return scope
 
 
 def raise_all(errors: list[Exception]) -> None:

@@ -222,7 +222,9 @@ def _hook_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         place = _place(row).removeprefix(os.getcwd() + os.sep)
         if len(place) > _PLACE:
-            place = CUT + place[-_PLACE + 1 :]
+            # From the first whole name that fits, or what there is room for of a long one.
+            place = place[-_PLACE + 1 :]
+            place = CUT + (place[place.index(os.sep) :] if os.sep in place else place)
         table.add_row(
             Text.assemble((_name(row["hook"], 2), "bold"), "\n", (place, "dim")),
             Text(row["state"], "green" if row["state"] == "live" else "yellow"),

@@ -160,6 +160,21 @@ class TestScopes:
                 scopes[n].__exit__(None, None, None)
             assert "outer" == current_correlation_id()
 
+    def test_leaving_the_scope_around_one_closed_elsewhere(self):
+        """A scope left behind by a close from another context is over when the one around it is left."""
+
+        def generator():
+            with correlation("generator"):
+                yield
+
+        running = generator()
+        with correlation("mine"):
+            next(running)
+            thread = threading.Thread(target=running.close)
+            thread.start()
+            thread.join()
+        assert current_correlation_id() is None
+
     def test_closing_from_another_context(self):
         """A generator that is closed by another thread raises nothing and changes nothing there."""
 

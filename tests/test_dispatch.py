@@ -21,6 +21,7 @@ from eventbus import (
     Hook,
     Priority,
     ProtectedEvent,
+    Run,
     configure,
     correlation,
     current_correlation_id,
@@ -740,3 +741,18 @@ class TestThreads:
         for thread in threads:
             thread.join()
         assert list(range(1600)) == sorted(seen)
+
+
+def test_a_run_that_a_handler_starts_does_not_take_over_the_event_s_run():
+    """The id that an explicit one gives to a handler's emits is not for a run begun there."""
+    ids = []
+
+    def starts_a_run(event):
+        with Run() as run:
+            ids.append((run.id, run.parent_id))
+
+    Placed.subscribe(starts_a_run)
+    Placed.emit(correlation_id="outer")
+    asyncio.run(Placed.aemit(correlation_id="outer"))
+    assert ["outer", "outer"] == [parent for _, parent in ids]
+    assert "outer" not in {own for own, _ in ids}
