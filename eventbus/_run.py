@@ -119,6 +119,7 @@ class RunBase:
         self._begun = False
         self._open = False
         self._ending = False
+        self._completed = False
         self._out_of_turns = False
         self._turn_span: str | None = None
         self._calls_named = 0
@@ -152,7 +153,7 @@ class RunBase:
             result: What InferenceCompleted will carry, after the AfterInvocation gates.
         """
         self.result = result
-        self._out_of_turns = False
+        self._completed = True
 
     def turns(self, limit: int | None = None) -> Turns:
         """
@@ -160,7 +161,7 @@ class RunBase:
 
         Args:
             limit: How many turns there may be; when they are used up the run ends with MaxTurnsReached,
-                unless `complete` is called after the loop. None for no limit.
+                unless `complete` is called, in a turn or after them. None for no limit.
 
         Returns:
             An iterator for a plain `for` loop, in plain and async runs alike.
@@ -171,6 +172,7 @@ class RunBase:
         if limit is not None and limit < 0:
             msg = f"`limit` must be 0 or more turns, not {limit!r}."
             raise ValueError(msg)
+        self._out_of_turns = False
         return Turns(self, limit)
 
     def chunk(self, chunk: Any = None, content: str | None = None, *, thread: Any = None) -> None:
@@ -382,7 +384,7 @@ class RunBase:
             self._scope = None
 
     def _closing(self, error: BaseException | None, *, max_turns: bool) -> Script[BaseException | None]:
-        return end(self, error=error, max_turns=max_turns or self._out_of_turns)
+        return end(self, error=error, max_turns=max_turns or (self._out_of_turns and not self._completed))
 
     def _ends_with(self, result: Any) -> bool:
         # Whether it is this `end` that ends the run; a later one changes nothing.

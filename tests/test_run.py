@@ -284,7 +284,15 @@ class TestTerminals:
             for _ in run.turns(limit=1):
                 run.complete("in time")
         assert "after all" == only(recorder, InferenceCompletedEvent).result
-        assert "InferenceMaxTurnsReached" == names(second)[-1]
+        assert "in time" == only(second, InferenceCompletedEvent).result
+
+    def test_turns_again(self):
+        """Turns that were used up are forgotten when the run is given more."""
+        with capture() as recorder, Run() as run:
+            list(run.turns(limit=1))
+            for _ in run.turns(limit=2):
+                break
+        assert None is only(recorder, InferenceCompletedEvent).result
 
     @pytest.mark.parametrize("limit", [-1, -100])
     def test_a_negative_limit(self, limit):
