@@ -117,8 +117,15 @@ class Failures:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._handlers: OrderedDict[str, Handler] = OrderedDict()
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """
+        Begin with a free lock: a forked child has no thread that could give back the one held elsewhere.
+        """
+        # Re-entrant, for a signal's handler that fails while this thread counts a failure.
+        self._lock = threading.RLock()
 
     def left_out(self, handler: str) -> int | None:
         """
@@ -153,6 +160,17 @@ class Handler:
 
 
 failures = Failures()
+
+
+def after_fork() -> None:
+    """
+    Let a forked child write failure lines, whoever was about to write one in its parent.
+    """
+    failures.renew_lock()
+
+
+# Not held over the fork as the registry's lock is: with two such locks, two threads could wait for each other.
+os.register_at_fork(after_in_child=after_fork)
 
 
 def limited(line: Line) -> Line | None:

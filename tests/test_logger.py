@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
 
 import attrs
@@ -755,6 +757,53 @@ def test_the_limit_remembers_a_bounded_number_of_handlers(clock):
 
     assert _logger.MAX_LIMITED == len(failures._handlers)
     assert "handler 4" not in failures._handlers
+
+
+def held_by_another_thread(lock):
+    """Return a function that has another thread let go of the lock, which it holds until then."""
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            let_go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    return lambda: (let_go.set(), thread.join())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_while_a_failure_is_counted_counts_its_own():
+    """A handler's failure in a forked child has its line, though a thread of the parent held the limit."""
+    Quiet.subscribe(lambda event: 1 / 0)
+    release = held_by_another_thread(_logger.failures._lock)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if 1 == len(lines_of(Quiet.emit)) else 1)
+    release()
+
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_after_a_fork_the_limit_is_free():
+    """What a forked child is told by Python frees the limit, and what was counted stays counted."""
+    release = held_by_another_thread(_logger.failures._lock)
+    _logger.after_fork()
+    fail(10)
+    _logger.after_fork()
+
+    assert [] == fail(1)
+    release()
+
+
+def test_a_failure_may_interrupt_the_counting_of_another():
+    """A signal's handler that fails while its thread counts a failure is counted too."""
+    with _logger.failures._lock:
+        assert 1 == len(fail(1))
 
 
 # Taking its place
