@@ -205,7 +205,8 @@ class Handler:
 
     def __init__(self, name: str, mark: Mark) -> None:
         self.name = name
-        self.events: tuple[type[EventRoot], ...] = tuple(dict.fromkeys(mark.events))
+        # By identity: what is no event class, and is told so later, may not be hashable.
+        self.events: tuple[type[EventRoot], ...] = tuple({id(event): event for event in mark.events}.values())
         self.priority = mark.priority
         self.when = mark.when
 

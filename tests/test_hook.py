@@ -337,6 +337,7 @@ class TestMistakes:
             ),
             (on("placed"), "Bad.audit: @on names 'placed', which is no event class"),
             (on(Placed, None), "Bad.audit: @on names None, which is no event class"),
+            (on([Placed, Shipped]), r"Bad.audit: @on names \[.*\], which is no event class"),
             (on(), r"Bad.audit: @on\(\) names no event; name the event classes it handles"),
             (on, r"Bad.audit: write @on\(...\) with the event classes"),
             (on(Placed, when=5), "`when` of .*Bad.audit must be a function of the event, not 5"),
