@@ -99,12 +99,14 @@ def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False)
     Let a gate's handlers judge, and emit what they have decided; after the run's end nothing is judged.
 
     Raises:
-        RunEndedError: If the run has ended, and what the gate would have judged must not happen.
+        RunEndedError: If the run has ended: what the gate would have judged must not happen, or not get out.
         Exception: What a handler raised.
     """
-    if gate is None or (run.over and gate.reverse):
+    if gate is None:
         return
     if run.over:
+        if isinstance(gate, (AfterModelCallEvent, AfterToolCallEvent)):
+            raise unjudged(run, gate) from gate.error
         raise run.ended()
     try:
         passed((yield Ask(gate)))
@@ -115,6 +117,16 @@ def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False)
             mention(error, raised)
         raise
     yield from _decided(run, gate, may_retry=may_retry)
+
+
+def unjudged(run: RunBase, gate: AfterModelCallEvent | AfterToolCallEvent) -> RunEndedError:
+    """
+    Return the error of a call that outlived its run, and whose outcome no After-gate can judge any more.
+    """
+    call = gate.get("tool_call")
+    what = "the model call" if call is None else f"the tool call {call.name!r} ({call.id})"
+    name = type(gate).__name__
+    return RunEndedError(f"{run!r} has ended; what {what} came to is held back: {name} can judge no more.")
 
 
 def _decided(run: RunBase, gate: ProtectedEvent, *, may_retry: bool) -> Script[None]:

@@ -2015,13 +2015,43 @@ class TestReentrancy:
         assert [] == executed == asked
         assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
 
-    def test_an_after_gate_is_not_asked_after_the_end(self):
-        """What a tool did by the time the run had ended is put to no gate."""
+    def test_what_no_after_gate_could_judge_is_held_back(self):
+        """What a tool did by the time the run had ended is put to no gate, and given to nobody."""
         asked = []
         AfterToolCallEvent.subscribe(asked.append)
-        with Run() as run:
+        message = "the tool call 'lookup' \\(call_1\\) came to is held back: AfterToolCallEvent can"
+        with capture() as recorder, pytest.raises(RunEndedError, match=message), Run() as run:
             run.call_tools([CALL], {"lookup": lambda order: run.end()})
         assert [] == asked
+        assert ["InferenceStarted", "ToolCallStarted", "ToolCallFailed", "InferenceCompleted"] == names(
+            recorder
+        )
+
+    def test_a_response_that_no_after_gate_could_judge(self):
+        """So is a model's response."""
+        asked = []
+        AfterModelCallEvent.subscribe(asked.append)
+        with pytest.raises(RunEndedError, match="what the model call came to is held"), Run() as run:
+            run.call_model(lambda messages: run.end() or ANSWER, [])
+        assert [] == asked
+
+    def test_an_error_that_no_after_gate_could_judge(self):
+        """So is what a tool raised, which is the cause."""
+        AfterToolCallEvent.subscribe(lambda event: None)
+
+        def tool(order):
+            run.end()
+            raise ValueError("a secret")
+
+        with pytest.raises(RunEndedError) as caught, Run() as run:
+            run.call_tools([CALL], {"lookup": tool})
+        assert "a secret" == str(caught.value.__cause__)
+
+    def test_a_result_after_the_end_without_after_gates(self):
+        """Where nobody judges, a result that comes after the end is returned."""
+        with Run() as run:
+            [(_, result)] = run.call_tools([CALL], {"lookup": lambda order: (run.end(), "late")[1]})
+            assert "late" == result.data
 
     def test_nothing_begins_while_the_run_ends(self):
         """What an AfterInvocation gate begins in the run is refused; what it tells is told."""
