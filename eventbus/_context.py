@@ -151,7 +151,13 @@ def carry_context(fn: Callable[P, R]) -> Callable[P, R]:
 
     Returns:
         A callable with the same signature.
+
+    Raises:
+        TypeError: If it is a generator function.
     """
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        msg = f"carry_context cannot carry {fn!r}: a generator's body runs in the context of who iterates it."
+        raise TypeError(msg)
     context = contextvars.copy_context()
 
     if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):

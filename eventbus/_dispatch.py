@@ -136,7 +136,12 @@ def scope_of(event: Any) -> correlation:
     """
     Return a scope for the handlers of an event; its id is the event's run's, so no run may take it over.
     """
-    scope = correlation(event.correlation_id)
+    cid = event.correlation_id
+    if not isinstance(cid, str):
+        name = type(event).__qualname__
+        msg = f"{name}: `correlation_id` must be a str or None, not {cid!r}; pass str(correlation_id)."
+        raise TypeError(msg)
+    scope = correlation(cid)
     scope.adopted = True
     return scope
 

@@ -91,6 +91,9 @@ class _Uncompiled:
 
     def __get__(self, instance: object | None, owner: type) -> Callable[..., Any]:
         cls = self._class
+        if "__dataclass_fields__" in cls.__dict__:
+            msg = f"{cls.__qualname__} is decorated with @dataclass; an event class needs no decorator."
+            raise TypeError(msg)
         root = next(base for base in cls.__mro__ if base in _registry.roots)
         with _registry.lock:
             emit = compile_emit(

@@ -512,7 +512,7 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
             per_hook.setdefault(receiver.per_event[0], []).append(receiver)
     plan: list[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], Receiver]] = []
     for first, *others in groups.values():
-        when = _any_of([first, *others]) if others else first.when
+        when = _any_of([first, *others], fails_closed=topic.protected) if others else first.when
         call = first.call
         if first.per_event is not None:
             mates = per_hook[first.per_event[0]]
@@ -539,14 +539,32 @@ def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], A
     return judge
 
 
-def _any_of(receivers: list[Receiver]) -> Callable[[Any], Any] | None:
+def _any_of(receivers: list[Receiver], *, fails_closed: bool) -> Callable[[Any], Any] | None:
     distinct: dict[int, Callable[[Any], Any]] = {}
     for receiver in receivers:
         if receiver.when is None:
             return None
         distinct[id(receiver.when)] = receiver.when
     predicates = tuple(distinct.values())
-    return lambda event: any(predicate(event) for predicate in predicates)
+    if fails_closed:
+        return lambda event: any(predicate(event) for predicate in predicates)
+
+    def when(event: Any) -> bool:
+        # One subscription's broken predicate is told, and does not end another's.
+        failure: Exception | None = None
+        for predicate in predicates:
+            try:
+                if predicate(event):
+                    if failure is not None:
+                        event._failed(receivers[0], failure, None)
+                    return True
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return False
+
+    return when
 
 
 def _shared_instance(

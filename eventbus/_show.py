@@ -244,14 +244,30 @@ def _table() -> Table:
 
 def _draw(*things: object) -> None:
     console = Console(file=sys.stdout, force_terminal=True, highlight=False)
-    for thing in things:
-        console.print()
-        console.print(thing)
+    with _writing():
+        for thing in things:
+            console.print()
+            console.print(thing)
 
 
 def _write(line: str) -> None:
     # click's, because it leaves a closed stdout alone, and flushes: a broken pipe is met here, not at exit.
-    click.echo(line)
+    with _writing():
+        click.echo(line)
+
+
+@contextmanager
+def _writing() -> Generator[None]:
+    # A closed pipe is click's to end quietly; of a full disk it would show the traceback.
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still buffered would fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        msg = f"stdout took no more: {error.strerror}"
+        raise click.ClickException(msg) from error
 
 
 @contextmanager

@@ -33,6 +33,8 @@ class Subscription(Generic[P, R]):
             # Not what `fn` has in its dict: that may take the names of ours. A look-up may raise anything.
             with contextlib.suppress(Exception):
                 functools.update_wrapper(self, fn, updated=())
+        if inspect.iscoroutinefunction(fn) and sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
         self._signal = signal
         self._receiver = receiver
         # Not to be what keeps a weakly subscribed function alive.
@@ -263,24 +265,25 @@ def subscribe(
     if weak:
         receiver.call = weak_call(fn, lambda: signal.disconnect(receiver))
     origin = origin_of(fn) if correlation_id is None else None
-    with lock:
-        if origin is not None:
-            _replace_earlier(signal, origin, receiver)
-        signal.connect(receiver, weak=False)
+    if origin is not None:
+        _replace_earlier(signal, origin, receiver)
+    # Without the lock: blinker tells whoever listens for it.
+    signal.connect(receiver, weak=False)
     return Subscription(fn, signal, receiver, weak=weak)
 
 
 def _replace_earlier(signal: EventSignal, origin: Origin, receiver: Receiver) -> None:
-    ours = signal.origins.setdefault(origin.key, {})
-    replaced = [
-        old
-        for earlier in ours.values()
-        if earlier.is_defined_again_by(origin)
-        for old in earlier.receivers
-        if old.target != receiver.target
-    ]
-    receiver.origin = ours.setdefault(origin.exact, origin)
-    receiver.origin.receivers.add(receiver)
+    with lock:
+        ours = signal.origins.setdefault(origin.key, {})
+        replaced = [
+            old
+            for earlier in ours.values()
+            if earlier.is_defined_again_by(origin)
+            for old in earlier.receivers
+            if old.target != receiver.target
+        ]
+        receiver.origin = ours.setdefault(origin.exact, origin)
+        receiver.origin.receivers.add(receiver)
     for old in replaced:
         receiver.order = min(receiver.order, old.order)
         signal.disconnect(old)

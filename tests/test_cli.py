@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import attrs
 import pytest
@@ -681,3 +682,20 @@ def test_help_is_there_for_every_command():
 def test_recordings_are_found():
     """The tests read the example that the project ships."""
     assert recordings.REFUNDS.exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [["events"], ["replay", "-q", str(REFUNDS)]], ids=["events", "replay"])
+def test_a_full_disk_is_one_sentence(command):
+    """What stdout does not take is said on stderr; the exit status is 1."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "eventbus", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
+            check=False,
+        )
+    assert (1, "Error: stdout took no more: No space left on device\n") == (done.returncode, done.stderr)

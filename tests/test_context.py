@@ -358,3 +358,17 @@ def test_is_replaying():
         assert is_replaying()
         raise ZeroDivisionError
     assert not is_replaying()
+
+
+def test_a_generator_cannot_be_carried():
+    """Its body would run in the context of whoever iterates it, so the mistake is told at once."""
+
+    def generator():
+        yield
+
+    async def async_generator():
+        yield
+
+    for fn in (generator, async_generator):
+        with pytest.raises(TypeError, match=r"carry_context cannot carry .*generator"):
+            carry_context(fn)

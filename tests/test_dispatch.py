@@ -756,3 +756,10 @@ def test_a_run_that_a_handler_starts_does_not_take_over_the_event_s_run():
     asyncio.run(Placed.aemit(correlation_id="outer"))
     assert ["outer", "outer"] == [parent for _, parent in ids]
     assert "outer" not in {own for own, _ in ids}
+
+
+def test_an_id_that_is_no_text_is_named():
+    """The error names the event and the argument, where somebody listens."""
+    Placed.subscribe(lambda event: None)
+    with pytest.raises(TypeError, match="Placed: `correlation_id` must be a str or None, not 5; pass str"):
+        Placed.emit(correlation_id=5)

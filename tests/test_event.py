@@ -7,6 +7,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import copy
+import dataclasses
 import enum
 import functools
 import gc
@@ -1100,3 +1101,14 @@ def test_class_attributes_are_read_through_instances():
     event = OrderPlaced(order_id="A1")
     assert (OrderPlaced.channel, OrderPlaced.signal) == (event.channel, event.signal)
     assert topic_of(OrderPlaced).channel == event.channel
+
+
+def test_a_dataclass_on_top_is_told():
+    """It takes the constructor over; the first emit says what is wrong, whether or not anybody listens."""
+
+    @dataclasses.dataclass
+    class Decorated(Event):
+        number: int = 0
+
+    with pytest.raises(TypeError, match="Decorated is decorated with @dataclass; an event class needs no"):
+        Decorated.emit(number=1)

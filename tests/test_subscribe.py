@@ -9,6 +9,7 @@ import copy
 import functools
 import gc
 import importlib
+import inspect
 import pickle
 import sys
 import threading
@@ -19,7 +20,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus import Event, Priority, Subscription, _registry, carry_context, correlation, drain
+from eventbus import (
+    Event,
+    HandlerFailedEvent,
+    Priority,
+    ProtectedEvent,
+    Subscription,
+    _registry,
+    carry_context,
+    correlation,
+    drain,
+)
 from eventbus.testing import capture, isolated
 
 
@@ -933,3 +944,71 @@ def test_a_subscription_of_an_isolated_scope_is_over_with_it():
     with capture(Base) as recorder:
         Base.emit()
     assert 1 == len(recorder)
+
+
+class TestSeveralPredicates:
+    """One function, subscribed with several predicates."""
+
+    def test_a_broken_predicate_does_not_end_another_subscription(self, recorded_failures):
+        """The sound one still delivers, once, and the broken one is told."""
+        seen = []
+        Other.subscribe(seen.append, when=lambda event: event.missing)
+        Other.subscribe(seen.append, when=lambda event: True)
+        Other.emit(n=1)
+        assert [1] == [event.n for event in seen]
+        assert [AttributeError] == [type(event.error) for event in recorded_failures]
+
+    def test_a_broken_predicate_is_told_where_no_other_says_yes(self, recorded_failures):
+        """Once, however many break."""
+        Other.subscribe(print, when=lambda event: event.missing)
+        Other.subscribe(print, when=lambda event: event.absent)
+        Other.emit(n=1)
+        assert [AttributeError] == [type(event.error) for event in recorded_failures]
+
+    def test_a_gate_fails_closed_at_the_first(self):
+        """A broken predicate of a gate refuses, whatever another says."""
+        BeforeOrder.subscribe(print, when=lambda event: event.missing)
+        BeforeOrder.subscribe(print, when=lambda event: True)
+        with pytest.raises(AttributeError, match="missing"):
+            BeforeOrder.emit()
+
+
+class BeforeOrder(ProtectedEvent):
+    """A gate without fields."""
+
+
+@pytest.fixture
+def recorded_failures():
+    """Return the failures that are told."""
+    failures = []
+    HandlerFailedEvent.subscribe(failures.append)
+    return failures
+
+
+def test_no_lock_is_held_while_blinker_tells_of_a_subscription():
+    """Who listens for connections may wait for another thread that subscribes and emits."""
+    done = []
+
+    def listener(signal, **_):
+        def work():
+            with Base.subscribe(done.append):
+                Base.emit()
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(30)
+
+    Other.signal.receiver_connected.connect(listener, weak=False)
+    Other.subscribe(print)
+    assert 1 == len(done)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="before Python 3.12 nothing but a function is one")
+def test_a_subscribed_coroutine_function_is_still_one():
+    """Frameworks that look see what the name stands for."""
+
+    @Other.subscribe
+    async def handler(event):
+        pass
+
+    assert inspect.iscoroutinefunction(handler)
