@@ -140,6 +140,11 @@ def _show_summary(summary: Summary, problems: int) -> None:
     )
     if any(decided.action == "deny" for decided in summary.decisions):
         show_note(AFTER_A_REFUSAL)
+    failed = summary.events[catalog.InferenceFailedEvent]
+    if failed:
+        show_note(
+            f"{failed} run{'s' if failed > 1 else ''} ended where a gate failed; the rest was not replayed."
+        )
 
 
 def _decisions(summary: Summary) -> Iterator[tuple[str, Sequence[int]]]:

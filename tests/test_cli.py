@@ -370,6 +370,19 @@ class TestGates:
         ] == [re.split(r"(?<=\w)  +", line) for line in decisions.splitlines()]
         assert done.stdout.endswith(f"\n\n{AFTER_A_REFUSAL}\n")
 
+    @pytest.mark.parametrize(("runs", "told"), [(1, "1 run ended"), (2, "2 runs ended")])
+    def test_runs_that_a_failing_gate_ends_are_told(self, recorded, runs, told):
+        """The summary says that their rest was not replayed."""
+
+        class Broken(Hook):
+            @on(BeforeToolCallEvent)
+            def judge(self, event):
+                raise ValueError
+
+        data = lines(*(record(assistant(call("look")), tool()) for _ in range(runs)))
+        done = invoke("replay", "-q", recorded(data))
+        assert f"{told} where a gate failed; the rest was not replayed." == done.stdout.splitlines()[-1]
+
     def test_without_a_refusal_there_is_no_note(self, recorded):
         """An edit changes nothing of what a replay tells."""
 
