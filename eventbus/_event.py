@@ -8,7 +8,7 @@ import functools
 import inspect
 import keyword
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType, MemberDescriptorType
 from typing import (
     TYPE_CHECKING,
@@ -559,7 +559,7 @@ class Event(_Observed):
     ) -> list[Exception] | None:
         if trips and is_loop(error):
             return errors
-        return self._report(hook_name(receiver), receiver.name, error, errors)
+        return self._report(hook_name(receiver), receiver.name, error, errors, receiver.target)
 
     def _refused(self, error: Exception) -> None:
         """
@@ -572,12 +572,17 @@ class Event(_Observed):
         return self._report(trip.hook, trip.handler, trip.error, errors)
 
     def _report(
-        self, hook: str | None, handler: str, error: Exception, errors: list[Exception] | None
+        self,
+        hook: str | None,
+        handler: str,
+        error: Exception,
+        errors: list[Exception] | None,
+        key: Hashable = None,
     ) -> list[Exception] | None:
         if settings.strict:
             error.add_note(f"raised by {handler}, for {type(self).__qualname__}")
             return [*(errors or ()), error]
-        report_failure(hook=hook, handler=handler, event=self, error=error)
+        report_failure(hook=hook, handler=handler, event=self, error=error, key=key)
         return errors
 
 

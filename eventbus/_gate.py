@@ -353,7 +353,9 @@ class ProtectedEvent(_Protected):
         self.__dict__.pop("_author", None)
         if is_reported:
             return errors
-        report_failure(hook=hook_name(receiver), handler=receiver.name, event=self, error=error)
+        report_failure(
+            hook=hook_name(receiver), handler=receiver.name, event=self, error=error, key=receiver.target
+        )
         if shadow:
             return errors
         if not self.reverse:

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, cast
 
 import structlog
@@ -23,7 +23,7 @@ from ._lines import Line, body, escape
 from ._plain import Limits, plain
 from ._priority import Priority
 from ._redact import default_redact
-from ._report import Notice, listeners
+from ._report import Notice, failing, listeners
 from ._settings import LEVELS, OUTPUTS, Redact, Unset, on_change, settings
 from ._sinks import Entry, Sink, json_sink, stderr_sink, stdlib_sink, structlog_sink
 from .catalog import CatalogEvent, GateDecisionEvent, HandlerFailedEvent
@@ -117,7 +117,7 @@ class Failures:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._handlers: OrderedDict[str, Handler] = OrderedDict()
+        self._handlers: OrderedDict[Hashable, Handler] = OrderedDict()
         self.renew_lock()
 
     def renew_lock(self) -> None:
@@ -127,7 +127,7 @@ class Failures:
         # Re-entrant, for a signal's handler that fails while this thread counts a failure.
         self._lock = threading.RLock()
 
-    def left_out(self, handler: str) -> int | None:
+    def left_out(self, handler: Hashable) -> int | None:
         """
         Count a failure; return how many lines were left out before it, or None if this one is too.
         """
@@ -169,7 +169,7 @@ def after_fork() -> None:
     failures.renew_lock()
 
 
-# Not held over the fork as the registry's lock is: with two such locks, two threads could wait for each other.
+# Not held over the fork, as the registry's lock is: of two such locks each could wait for the other.
 os.register_at_fork(after_in_child=after_fork)
 
 
@@ -178,7 +178,7 @@ def limited(line: Line) -> Line | None:
     Return a failure line, with the number of those left out before it; None if it is one too many.
     """
     handler: object = line.subject and line.subject[1]
-    left = failures.left_out(handler if isinstance(handler, str) else "")
+    left = failures.left_out((handler if isinstance(handler, str) else "", failing()))
     if left is None:
         return None
     return line._replace(fields={**line.fields, "left_out": left}) if left else line

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Hashable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from ._counters import counters
@@ -66,25 +66,37 @@ listeners = _Listeners()
 
 class _Reporting(threading.local):
     active = False
+    key: Hashable = None
 
 
 _reporting = _Reporting()
 
 
-def report_failure(*, hook: str | None, handler: str, event: Any, error: BaseException) -> None:
+def failing() -> Hashable:
+    """
+    Return the `key` of the handler whose failure this thread announces at this moment; None without one.
+    """
+    return _reporting.key
+
+
+def report_failure(
+    *, hook: str | None, handler: str, event: Any, error: BaseException, key: Hashable = None
+) -> None:
     """
     Count a handler's failure and announce it; a failure while announcing is counted and goes no further.
+
+    Handlers may share their names; `key` tells them apart, for whoever asks `failing` meanwhile.
     """
     counters.failures += 1
     if _reporting.active or listeners.failure is None or getattr(event, "_is_report", False):
         return
-    _reporting.active = True
+    _reporting.active, _reporting.key = True, key
     try:
         listeners.failure(hook=hook, handler=handler, event=event, error=error)
     except Exception:
         counters.failures += 1
     finally:
-        _reporting.active = False
+        _reporting.active, _reporting.key = False, None
 
 
 def notice(

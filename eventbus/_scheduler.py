@@ -114,6 +114,7 @@ class Delivery:
                 handler=self.receiver.name,
                 event=self.event,
                 error=error,
+                key=self.receiver.target,
             )
         finally:
             if over:
@@ -364,7 +365,9 @@ class Scheduler:
         if settings.strict:
             self.keep(error)
         else:
-            report_failure(hook=hook_name(receiver), handler=receiver.name, event=event, error=error)
+            report_failure(
+                hook=hook_name(receiver), handler=receiver.name, event=event, error=error, key=receiver.target
+            )
 
     def _background_loop(self) -> asyncio.AbstractEventLoop | None:
         with self._lock:

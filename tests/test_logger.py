@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -36,6 +37,7 @@ from eventbus import (
     LoopRunStartedEvent,
     ModelCallFailedEvent,
     ModelCallStartedEvent,
+    ProtectedEvent,
     StepCompletedEvent,
     StepFailedEvent,
     StepStartedEvent,
@@ -51,6 +53,7 @@ from eventbus import (
     _logger,
     catalog,
     configure,
+    drain,
     on,
     parse_line,
     stats,
@@ -713,6 +716,64 @@ def test_failure_lines_are_ten_a_minute_for_each_handler(clock):
     assert 10 == len(fail(25))
     assert [] == fail(1)
     assert 10 == len(fail(11, "C.d"))
+
+
+def same_named_functions():
+    return [lambda event, error=error: fail_with(error) for error in (KeyError, OSError)]
+
+
+def same_named_hooks():
+    def hook(module, error):
+        body = {"__module__": module, "check": on(Quiet)(lambda self, event: fail_with(error))}
+        return type("Twin", (Hook,), body)
+
+    hook("first", KeyError), hook("second", OSError)
+    return []
+
+
+def same_named_async_functions():
+    def function(error):
+        async def check(event):
+            fail_with(error)
+
+        return check
+
+    return [function(KeyError), function(OSError)]
+
+
+def fail_with(error):
+    raise error
+
+
+@pytest.mark.parametrize("make", [same_named_functions, same_named_hooks, same_named_async_functions])
+def test_handlers_that_share_a_name_have_a_limit_each(clock, make):
+    """The limit of failure lines is a handler's own, whatever it is called."""
+    for function in make():
+        Quiet.subscribe(function)
+    lines = lines_of(lambda: [(Quiet.emit(), drain(10)) for _ in range(12)])
+
+    assert [10, 10] == [sum(name in line for line in lines) for name in ("KeyError", "OSError")]
+
+
+def test_gates_that_share_a_name_have_a_limit_each(clock):
+    """Of gates too the limit is each handler's own."""
+
+    class Door(ProtectedEvent):
+        """A gate."""
+
+    subscribed = [Door.subscribe(function) for function in same_named_functions()]
+
+    def refused():
+        for _ in range(12):
+            with contextlib.suppress(Exception):
+                Door.emit()
+
+    lines = lines_of(refused)
+    subscribed[0].cancel()
+    lines += lines_of(refused)
+    failures = [line for line in lines if " HOOK FAIL " in line]
+
+    assert [10, 10] == [sum(name in line for line in failures) for name in ("KeyError", "OSError")]
 
 
 def test_what_was_left_out_is_told_by_the_next_line(clock):

@@ -1556,6 +1556,7 @@ class TestFork:
 
 class _Receiver:
     name = "handler"
+    target = None
     hook = None
 
 
