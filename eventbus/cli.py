@@ -110,11 +110,11 @@ def replay(ctx: click.Context, file: str, modules: Sequence[str], limit: int | N
     except KeyboardInterrupt:
         interrupted = True
         _complain("Interrupted; this is what was replayed so far.")
-    _show_summary(summary, problems)
+    _show_summary(summary, problems, interrupted)
     ctx.exit(INTERRUPTED if interrupted else 1 if problems else 0)
 
 
-def _show_summary(summary: Summary, problems: int) -> None:
+def _show_summary(summary: Summary, problems: int, interrupted: bool) -> None:
     order = {cls: place for place, cls in enumerate(_catalog())}
     by_type = sorted(summary.events.items(), key=lambda item: order.get(item[0], len(order)))
     by_calls = sorted(summary.tools.items(), key=lambda item: (-item[1].calls, item[0]))
@@ -141,7 +141,7 @@ def _show_summary(summary: Summary, problems: int) -> None:
     if any(decided.action == "deny" for decided in summary.decisions):
         show_note(AFTER_A_REFUSAL)
     failed = summary.events[catalog.InferenceFailedEvent]
-    if failed:
+    if failed and not interrupted:
         show_note(
             f"{failed} run{'s' if failed > 1 else ''} ended where a gate failed; the rest was not replayed."
         )
