@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._context import new_span_id
@@ -76,13 +75,12 @@ def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[Non
     """
     # Noted first, and only then looked whether the run is over: who ends it does the reverse, so that one of
     # the two sees the other.
-    ticket = object()
-    run.telling[ticket] = get_ident()
+    ticket = run.telling.begin()
     try:
         if not run.over:
             passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **fields})))
     finally:
-        run.told(ticket)
+        run.telling.end(ticket)
 
 
 def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
@@ -291,8 +289,7 @@ def start(
     span_id = new_span_id()
     told = {**fields, "span_id": span_id}
     # As in `tell`: whoever ends the run waits for this, or is seen here.
-    ticket = object()
-    run.telling[ticket] = get_ident()
+    ticket = run.telling.begin()
     try:
         run.must_be_open()
         run.opened[span_id] = Opened(ends_with, told, time.monotonic(), fails)
@@ -302,7 +299,7 @@ def start(
             yield from fail(run, span_id, error)
             raise
     finally:
-        run.told(ticket)
+        run.telling.end(ticket)
     return span_id
 
 
@@ -316,8 +313,7 @@ def close(
     """
     Emit the end of a start: by default its failure; nothing if it has its end already.
     """
-    ticket = object()
-    run.telling[ticket] = get_ident()
+    ticket = run.telling.begin()
     try:
         # From here on it is this end that is told, and a terminal waits for it.
         opened = None if run.over else run.opened.pop(span_id, None)
@@ -334,7 +330,7 @@ def close(
                 )
             )
     finally:
-        run.told(ticket)
+        run.telling.end(ticket)
 
 
 def fail(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import attrs
 
@@ -56,6 +56,7 @@ from ._pieces import (
 )
 from ._scheduler import Delivery
 from ._steps import ModelOutcome, Opened, Script
+from ._telling import Telling
 from .catalog import (
     ContextCompactedEvent,
     InferenceChunkEvent,
@@ -69,9 +70,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 DEFAULT_RETRIES = 5
-
-OTHERS_SECONDS: Final = 1.0
-"""How long the end of a run waits for what other threads are telling of it just then."""
 
 _adopting = threading.Lock()
 
@@ -114,7 +112,7 @@ class RunBase:
         self.opened: dict[str, Opened] = {}
         self.pending_calls: Sequence[ToolCallLike] = ()
         self.info = RunInfo(self.id, None, self.agent, message, metadata or {})
-        self.telling: dict[object, int] = {}
+        self.telling = Telling()
         self.owed: list[Delivery] = []
         self._begun = False
         self._open = False
@@ -124,7 +122,6 @@ class RunBase:
         self._turn_span: str | None = None
         self._calls_named = 0
         self._lock = threading.Lock()
-        self._told = threading.Condition(self._lock)
         self._scope: correlation | None = None
 
     def __repr__(self) -> str:
@@ -304,25 +301,6 @@ class RunBase:
         Return the error of what comes too late.
         """
         return RunEndedError(f"{self!r} has ended; nothing can begin in it any more.")
-
-    def told(self, ticket: object) -> None:
-        """
-        Note that something has been told, to a thread that may be waiting for it.
-        """
-        del self.telling[ticket]
-        if self._ending:
-            with self._told:
-                self._told.notify_all()
-
-    def wait_for_others(self) -> None:
-        """
-        Wait, a bounded time, until other threads have told what they are just telling of the run.
-        """
-        here = threading.get_ident()
-        others = {ticket for ticket, ident in list(self.telling.items()) if ident != here}
-        if others:
-            with self._told:
-                self._told.wait_for(lambda: others.isdisjoint(self.telling), OTHERS_SECONDS)
 
     def next_call_id(self) -> str:
         """
@@ -521,6 +499,9 @@ class Run(RunBase):
     def end(self, result: Any = None, error: BaseException | None = None, *, max_turns: bool = False) -> None:
         """
         End a run begun with `begin`; once: later calls change nothing. What is still open is closed first.
+
+        What other threads are telling of the run just then is waited for, for 1 s at most in all; what takes
+        its observers longer may reach the later of them after the terminal.
 
         Args:
             result: What the run came to.
@@ -732,7 +713,7 @@ class AsyncRun(RunBase):
         self, result: Any = None, error: BaseException | None = None, *, max_turns: bool = False
     ) -> None:
         """
-        End a run begun with `begin`, once; see `Run.end`.
+        End a run begun with `begin`, once; see `Run.end`. What other tasks are telling is waited for as well.
         """
         if self._ends_with(result):
             await self._finish(error, max_turns=max_turns)

@@ -65,7 +65,7 @@ class Wait(NamedTuple):
 
 class Quiet(NamedTuple):
     """
-    Wait, a bounded time, until no other thread is telling something of the run.
+    Wait, a bounded time, until nobody else is telling something of the run.
     """
 
     run: RunBase

@@ -430,6 +430,39 @@ class TestBeginAndEnd:
         assert "InferenceCompleted" == names(recorder)[-1]
         assert names(recorder) == [name.removesuffix("Event") for name in seen]
 
+    @pytest.mark.parametrize("told_by", ["aemit", "call_tools"])
+    def test_end_while_an_observer_waits(self, told_by):
+        """What another task is telling has reached its last observer before the terminal is told."""
+        seen = []
+        ended = []
+
+        async def slow(event):
+            if not ended:
+                ended.append(1)
+                asyncio.get_running_loop().call_soon(ends.set)
+                for _ in range(50):
+                    await asyncio.sleep(0)
+
+        async def main():
+            nonlocal ends
+            ends = asyncio.Event()
+            run = await AsyncRun.begin()
+            if told_by == "aemit":
+                telling = asyncio.create_task(run.aemit(Counted))
+            else:
+                telling = asyncio.create_task(run.call_tools([CALL], {"lookup": lookup}))
+            await ends.wait()
+            await run.end()
+            await asyncio.gather(telling, return_exceptions=True)
+
+        ends: asyncio.Event
+        Counted.subscribe(slow, priority=1)
+        ToolCallStartedEvent.subscribe(slow, priority=1)
+        Event.subscribe(lambda event: seen.append(type(event).__name__), priority=2)
+        asyncio.run(main())
+        assert "InferenceCompletedEvent" == seen[-1]
+        assert 3 <= len(seen)
+
 
 class TestParallel:
     """Tools in tasks."""

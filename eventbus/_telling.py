@@ -1,0 +1,122 @@
+"""
+Who is telling something of a run just then: its end waits, a bounded time, until what others tell is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from ._context import running_loop
+
+OTHERS_SECONDS: Final = 1.0
+"""How long the end of a run waits, in all, for what others are telling of it just then."""
+
+
+class Teller(NamedTuple):
+    """
+    Who tells something: a thread, and on a loop the task.
+    """
+
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+def teller_here() -> Teller:
+    """
+    Return who tells what is told here and now.
+    """
+    loop = running_loop()
+    return Teller(threading.get_ident(), None if loop is None else asyncio.current_task(loop))
+
+
+class Telling:
+    """
+    What is being told of one run, and by whom.
+
+    Attributes:
+        seconds: How much longer its end may wait for it.
+        waiters: What wakes those who wait just then.
+    """
+
+    def __init__(self, seconds: float = OTHERS_SECONDS) -> None:
+        self.seconds = seconds
+        self.waiters: list[Callable[[], object]] = []
+        self._tickets: dict[object, Teller] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tickets)
+
+    def begin(self) -> object:
+        """
+        Note that something is being told from here, and return what `end` takes it back with.
+        """
+        ticket = object()
+        self._tickets[ticket] = teller_here()
+        return ticket
+
+    def end(self, ticket: object) -> None:
+        """
+        Note that it has been told, to those who may be waiting for it.
+        """
+        # Who waits does the reverse: he says so first, and looks again then.
+        del self._tickets[ticket]
+        for wake in list(self.waiters):
+            # The loop that it would wake may be closed.
+            with contextlib.suppress(RuntimeError):
+                wake()
+
+    def wait(self) -> None:
+        """
+        Wait on this thread until other threads have told what they are just telling.
+
+        Other tasks of its own loop are not waited for: while it is blocked they cannot go on.
+        """
+        here = threading.get_ident()
+        others = {ticket for ticket, teller in list(self._tickets.items()) if teller.thread != here}
+        if not others:
+            return
+        told = threading.Event()
+        self.waiters.append(told.set)
+        begun = time.monotonic()
+        until = begun + self.seconds
+        try:
+            while not others.isdisjoint(self._tickets) and told.wait(max(0.0, until - time.monotonic())):
+                told.clear()
+        finally:
+            self._woken(told.set, begun)
+
+    async def await_others(self) -> None:
+        """
+        Wait on the running loop until other tasks and threads have told what they are just telling.
+        """
+        here = teller_here()
+        others = {ticket for ticket, teller in list(self._tickets.items()) if teller != here}
+        if not others:
+            return
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[None] = loop.create_future()
+
+        def look(*, tired: bool = False) -> None:
+            if not told.done() and (tired or others.isdisjoint(self._tickets)):
+                told.set_result(None)
+
+        wake = partial(loop.call_soon_threadsafe, look)
+        self.waiters.append(wake)
+        begun = time.monotonic()
+        timer = loop.call_later(max(0.0, self.seconds), partial(look, tired=True))
+        try:
+            look()
+            await told
+        finally:
+            timer.cancel()
+            self._woken(wake, begun)
+
+    def _woken(self, wake: Callable[[], object], begun: float) -> None:
+        self.waiters.remove(wake)
+        self.seconds -= time.monotonic() - begun
