@@ -59,7 +59,7 @@ from .gates import (
     BeforeModelCallEvent,
     BeforeToolCallEvent,
 )
-from .values import ToolCall, ToolCallLike, ToolResult
+from .values import ModelResponse, ToolCall, ToolCallLike, ToolResult
 
 if TYPE_CHECKING:
     from ._event import Event
@@ -565,7 +565,8 @@ def _answer_model(
         yield from tell(run, InferenceGeneratedEvent, **told, **span)
         raise
     if after is not None:
-        response = after.response
+        # None would look as if nobody had answered, and the model were to be called.
+        response = ModelResponse() if after.response is None else after.response
     yield from tell(
         run, InferenceGeneratedEvent, **_generated(run, sent, response, model, options, attempt), **span
     )

@@ -397,6 +397,19 @@ class TestModelCall:
 
         play(body)
 
+    def test_answered_and_taken_away(self, play):
+        """An answer that an After-gate has emptied is an empty one: still nothing is to be called."""
+        BeforeModelCallEvent.subscribe(lambda event: setattr(event, "response", ANSWER))
+        AfterModelCallEvent.subscribe(lambda event: setattr(event, "response", None))
+
+        async def body(run):
+            async with Entered(run.model_call([])) as m:
+                assert ModelResponse() == m.answer == m.response
+
+        with capture() as recorder:
+            play(body)
+        assert ModelResponse() == only(recorder, InferenceGeneratedEvent).response
+
     def test_a_retry_is_not_applied(self, play):
         """A retry is recorded as not applied."""
         AfterModelCallEvent.subscribe(lambda event: setattr(event, "retry", True))
