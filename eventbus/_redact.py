@@ -41,6 +41,8 @@ _JSON_STARTS: Final = frozenset("{[ \t\r\n")
 _TRIGGER: Final = re.compile(r"://|[=:][=:>]?|\b(?i:bearer|basic)(?:[ +]|%20)++")
 _KEY_CHARACTERS: Final = string.ascii_letters + string.digits + "_-.%"
 _BETWEEN: Final = " \t\"'`\\]"
+_BLANKS_AND_QUOTES: Final = " \t\"'`\\"
+_QUOTES_AND_BRACKETS: Final = "\"'`\\]"
 _KEY_WINDOW: Final = 160
 _SECOND_WORDS: Final = frozenset({"id", "ids", "key", "keys"})
 _ERROR_NAMES: Final = ("error", "exception", "warning")
@@ -51,7 +53,9 @@ _QUOTED: Final = {
     '"': re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL),
     "'": re.compile(r"(?:[^'\\]++|\\.)*+", re.DOTALL),
 }
-_BARE: Final = re.compile(r"(?:[^\s&\"',;()\[\]{}]++|[,;()\[\]{}](?=[^\s&\"']))*+")
+_BARE: Final = re.compile(r"(?:[^\s&\"',;()\[\]{}]++|[,;)\]}](?=[^\s&\"']))*+")
+_OPENERS: Final = frozenset("([{")
+_CALL: Final = re.compile(r"[\w.]++(?=[(\[{])")
 _HEADER: Final = re.compile(r"(?:=\"[^\"\r\n]*+\"|[^\r\n\"'])*+")
 _STRINGS: Final = r"\"(?:[^\"\\]++|\\.)*+\"?|'(?:[^'\\]++|\\.)*+'?"
 _BRACKETS: Final = {
@@ -280,27 +284,44 @@ def _basic(text: str, position: int) -> tuple[int, int] | None:
     match = _BASIC.match(text, position)
     if match is None or _PROSE.fullmatch(match.group()):
         return None
-    return _span(_BARE, text, position, match.end())
+    return position, _bare_end(text, match.end())
 
 
 def _pair(text: str, trigger: re.Match[str]) -> tuple[int, int] | None:
     start = trigger.start()
-    before = text[max(0, start - _KEY_WINDOW) : start].rstrip(_BETWEEN)
-    rest = before.rstrip(_KEY_CHARACTERS)
-    key = before[len(rest) :]
-    if not key:
-        return None
-    if "%" in key:
-        key = _PERCENT.sub(lambda code: chr(int(code[1], 16)), key)
+    window = text[max(0, start - _KEY_WINDOW) : start]
+    key, rest = _last_key(window.rstrip(_BETWEEN))
     low = key.lower()
     if low in _SECOND_WORDS:
         rest = rest.rstrip(" ")
         key = f"{rest[len(rest.rstrip(_KEY_CHARACTERS)) :]} {key}"
-    if not is_secret(key) or (trigger.group() == ":" and low.endswith(_ERROR_NAMES)):
+    mark = trigger.group()
+    if not _names_secret(key, mark) and not _is_below_secret(window, mark):
         return None
-    gap = _GAP.match(text, trigger.end())
-    position = gap.end() if gap is not None else trigger.end()
+    position = _match_end(_GAP, text, trigger.end())
     return _value(text, position, header=low.removesuffix("s").endswith(("authorization", "cookie")))
+
+
+def _last_key(before: str) -> tuple[str, str]:
+    rest = before.rstrip(_KEY_CHARACTERS)
+    key = before[len(rest) :]
+    if "%" in key:
+        key = _PERCENT.sub(lambda code: chr(int(code[1], 16)), key)
+    return key, rest
+
+
+def _names_secret(key: str, mark: str) -> bool:
+    return is_secret(key) and not (mark == ":" and key.lower().endswith(_ERROR_NAMES))
+
+
+def _is_below_secret(window: str, mark: str) -> bool:
+    # What stands in front of subscripts: `token[0]=`, `user[credentials][]=`.
+    before = window.rstrip(_BLANKS_AND_QUOTES)
+    while before.endswith("]") and (start := before.rfind("[")) >= 0:
+        before = before[:start]
+        if _names_secret(_last_key(before.rstrip(_QUOTES_AND_BRACKETS))[0], mark):
+            return True
+    return False
 
 
 def _value(text: str, position: int, *, header: bool = False) -> tuple[int, int] | None:
@@ -313,19 +334,29 @@ def _value(text: str, position: int, *, header: bool = False) -> tuple[int, int]
     elif text[position : position + 1] in _BRACKETS:
         end = _closing_bracket(text, position)
     elif header:
-        return _span(_HEADER, text, position, position)
+        call = _CALL.match(text, position)
+        end = _match_end(_HEADER, text, position if call is None else _closing_bracket(text, call.end()))
+        return (position, end) if end > position else None
     elif (schemes := _SCHEMES.match(text, position)) is not None:
         quote = _QUOTE.match(text, schemes.end())
         if quote is not None:
             return position, _closing_quote(text, quote)
         end = schemes.end()
-    return _span(_BARE, text, position, end)
+    end = _bare_end(text, end)
+    return (position, end) if end > position else None
 
 
-def _span(pattern: re.Pattern[str], text: str, start: int, position: int) -> tuple[int, int] | None:
+def _bare_end(text: str, position: int) -> int:
+    # `SecretStr('x')` is one value, though there are quotes in it.
+    end = _match_end(_BARE, text, position)
+    while text[end : end + 1] in _OPENERS:
+        end = _match_end(_BARE, text, _closing_bracket(text, end))
+    return end
+
+
+def _match_end(pattern: re.Pattern[str], text: str, position: int) -> int:
     match = pattern.match(text, position)
-    end = position if match is None else match.end()
-    return (start, end) if end > start else None
+    return position if match is None else match.end()
 
 
 def _closing_quote(text: str, quote: re.Match[str]) -> int:
