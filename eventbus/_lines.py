@@ -233,9 +233,21 @@ def cid_text(cid: object) -> str:
         return NO_CID
     if type(cid) is str and len(cid) <= _VALUE and cid.isalnum():
         return cid
-    text = cid if type(cid) is str else _spell(plain(cid, limits=_LIMITS).value)
-    text = _cut(text)
+    text = cid_itself(cid)
     return text if text and text != NO_CID and _is_bare(text) else _quote(text)
+
+
+def cid_itself(cid: object) -> str:
+    """
+    Return a correlation id as a text that is not quoted.
+
+    Args:
+        cid: The id; anything, though only texts are promised.
+
+    Returns:
+        The id, cut like a value; what cannot be printed is still in it.
+    """
+    return _cut(cid if type(cid) is str else _spell(plain(cid, limits=_LIMITS).value))
 
 
 def parse_line(text: str) -> ParsedLine:

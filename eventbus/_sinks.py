@@ -18,7 +18,7 @@ import structlog
 
 from ._event import Event
 from ._frames import error_message
-from ._lines import Line, cid_text, error_text, escape, format_line, stamp
+from ._lines import NO_CID, Line, cid_itself, error_text, escape, format_line, stamp
 from ._plain import CUT, Limits, plain
 from ._redact import MASK, apply
 from ._settings import Redact
@@ -207,7 +207,7 @@ def stdlib_sink(logger: AnyLogger, redact: Callable[[], Redact]) -> Sink:
             "level": entry.level,
             **structured(entry, redact()),
         }
-        extra = {"cid": cid_text(entry.cid), "eventbus": facts}
+        extra = {"cid": NO_CID if entry.cid is None else escape(cid_itself(entry.cid)), "eventbus": facts}
         message, target, options = entry.body, logger, dict[str, Any]()
         while isinstance(target, logging.LoggerAdapter):
             # Its own extras would take the place of these: they are put together here instead.
@@ -234,7 +234,13 @@ def structlog_sink(logger: Any, redact: Callable[[], Redact]) -> Sink:
 
     def write(entry: Entry) -> None:
         if on_its_own or structlog.is_configured():
-            facts = {"cid": cid(entry), "channel": channel(entry), **structured(entry, redact())}
+            own = cid(entry)
+            facts = {
+                # A renderer may write texts as they are, to a terminal.
+                "cid": None if own is None else escape(own),
+                "channel": channel(entry),
+                **structured(entry, redact()),
+            }
             getattr(logger, entry.level)(event_name(entry), **facts)
         else:
             unconfigured(entry)
@@ -258,9 +264,9 @@ def channel(entry: Entry) -> str | None:
 
 def cid(entry: Entry) -> str | None:
     """
-    Return the entry's correlation id, printable and cut; None if it has none.
+    Return the entry's correlation id itself, cut like a value; None if it has none.
     """
-    return None if entry.cid is None else cid_text(entry.cid)
+    return None if entry.cid is None else cid_itself(entry.cid)
 
 
 def structured(entry: Entry, redact: Redact) -> dict[str, Any]:

@@ -425,11 +425,32 @@ def test_a_percent_sign_in_a_body_is_text():
     assert "INF START agent=100%s" == record.getMessage()
 
 
-def test_a_hostile_id_is_one_line_for_logging_too():
-    """`%(cid)s` of an id with a newline is escaped as in a line."""
-    [record] = to_stdlib(InferenceStartedEvent(correlation_id="a\nb").publish)
+@pytest.mark.parametrize("cid", ["run 1", 'a="b"', "--------", "", "x" * 256])
+def test_structured_outputs_have_the_id_itself(cid):
+    """An id that a line quotes is found by its own text in all others, so that it can be looked up."""
+    started = InferenceStartedEvent(correlation_id=cid)
+    [record] = to_stdlib(started.publish)
 
-    assert (r'"a\nb"', r'"a\nb"') == (record.cid, record.eventbus["cid"])
+    assert (cid, cid) == (record.cid, record.eventbus["cid"])
+    assert [cid] == [call.kwargs["cid"] for call in to_structlog(started.publish)]
+    assert [cid] == [record["cid"] for record in to_json(started.publish)]
+
+
+def test_a_hostile_id_is_one_line_for_logging_too():
+    """What a text is made of has an id's unprintables escaped; what is data has the id itself."""
+    started = InferenceStartedEvent(correlation_id="a\n\x1bb")
+    [record] = to_stdlib(started.publish)
+
+    assert (r"a\n\x1bb", "a\n\x1bb") == (record.cid, record.eventbus["cid"])
+    assert [r"a\n\x1bb"] == [call.kwargs["cid"] for call in to_structlog(started.publish)]
+    assert ["a\n\x1bb"] == [record["cid"] for record in to_json(started.publish)]
+
+
+def test_a_long_id_is_cut_like_a_value():
+    """No output has more of an id than a line has."""
+    [record] = to_json(InferenceStartedEvent(correlation_id="x" * 1000).publish)
+
+    assert "x" * 255 + "…" == record["cid"]
 
 
 def test_a_failure_has_its_exc_info():
