@@ -301,7 +301,7 @@ def extras(event: Event) -> Mapping[str, Any]:
     """
     payload = event.payload
     if not isinstance(event, CatalogEvent):
-        return {key + "_" if key in TAKEN else key: value for key, value in payload.items()}
+        return {_free_name(key, payload) if key in TAKEN else key: value for key, value in payload.items()}
     added = {key: payload.get(key) for key in ADDED}
     try:
         arguments = payload["tool_call"].input
@@ -311,6 +311,13 @@ def extras(event: Event) -> Mapping[str, Any]:
         # There is no call, or it is one of a kind that has no such thing.
         return added
     return added
+
+
+def _free_name(key: str, payload: Mapping[str, Any]) -> str:
+    name = key + "_"
+    while name in payload:
+        name += "_"
+    return name
 
 
 def exc_info(error: BaseException, redact: Redact) -> ExcInfo:

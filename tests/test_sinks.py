@@ -315,6 +315,15 @@ def test_a_payload_key_that_an_output_uses_gets_an_underscore():
     assert {"event": "CLASH", "cid": CID, **CLASHES}.items() <= call.kwargs.items()
 
 
+def test_a_payload_key_that_has_the_underscore_already_is_kept():
+    """`level` and `level_` of one payload are both there, whichever comes first."""
+    for keys in (("level", "level_", "level__"), ("level_", "level__", "level")):
+        payload = dict(zip(keys, (1, 2, 3), strict=True))
+        [record] = to_json(lambda payload=payload: Wide.emit(**payload))
+        assert payload["level"] == record["level___"]
+        assert (payload["level_"], payload["level__"]) == (record["level_"], record["level__"])
+
+
 def test_json_of_a_notice_has_no_channel():
     """What the bus itself says is no event, so it has no channel."""
     [record] = to_json(lambda: notice("warning", ("HOOK", "SLOW"), ("hook", "A.b"), seconds=2.14))
