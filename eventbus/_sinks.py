@@ -20,7 +20,7 @@ from ._event import Event
 from ._frames import error_message
 from ._lines import NO_CID, Line, cid_itself, error_text, escape, format_line, stamp
 from ._plain import CUT, Limits, plain
-from ._redact import MASK, apply
+from ._redact import MASK, apply, mask_text
 from ._settings import Redact
 from .catalog import CatalogEvent
 
@@ -286,7 +286,10 @@ def structured(entry: Entry, redact: Redact) -> dict[str, Any]:
     for key, value in values.items():
         if value is not None:
             copy = plain(value, redact=redact, path=(key,), limits=JSON_LIMITS).value
-            safe[escape(key)] = escape(copy) if isinstance(copy, str) else copy
+            name = escape(mask_text(key))
+            while name in safe:
+                name = f"{name}~{len(safe)}"
+            safe[name] = escape(copy) if isinstance(copy, str) else copy
     if line is not None and line.error is not None:
         safe["error"] = error_text(line.error, redact)
     return safe

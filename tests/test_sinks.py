@@ -324,6 +324,31 @@ def test_a_payload_key_that_has_the_underscore_already_is_kept():
         assert (payload["level_"], payload["level__"]) == (record["level_"], record["level__"])
 
 
+def masked_keys(emit):
+    """Return what each structured output has of a payload with odd keys."""
+    [record], [call], [json_record] = to_stdlib(emit), to_structlog(emit), to_json(emit)
+    return [
+        {key: value for key, value in found.items() if value in (1, 2, 3)}
+        for found in (record.eventbus, call.kwargs, json_record)
+    ]
+
+
+def test_a_secret_in_a_payload_key_is_masked():
+    """A raw key with a secret in it is masked as nested ones are; keys that masks make equal are all kept."""
+    payload = {f"token={SECRET}": 1, "token=other": 2, "plain key": 3}
+
+    expected = {"token=[REDACTED]": 1, "token=[REDACTED]~1": 2, "plain key": 3}
+    assert [expected] * 3 == masked_keys(lambda: Wide.emit(**payload, **AT))
+
+
+def test_keys_that_escapes_make_equal_are_all_kept():
+    """A key with a newline and one that spells it are two keys."""
+    payload = {"a\nb": 1, r"a\nb": 2, r"a\nb~1": 3}
+
+    expected = {r"a\nb": 1, r"a\nb~1": 2, r"a\nb~1~2": 3}
+    assert [expected] * 3 == masked_keys(lambda: Wide.emit(**payload, **AT))
+
+
 def test_json_of_a_notice_has_no_channel():
     """What the bus itself says is no event, so it has no channel."""
     [record] = to_json(lambda: notice("warning", ("HOOK", "SLOW"), ("hook", "A.b"), seconds=2.14))
