@@ -34,7 +34,7 @@ from ._readonly import ReadOnlyDict, freeze
 from ._registry import INSTANCE_OF, EventSignal, Receiver, Topic
 from ._report import report_failure
 from ._scheduler import scheduler
-from ._settings import settings
+from ._settings import LEVELS, settings
 from ._stateful import end_run
 from ._subscribe import Subscription, subscribe
 
@@ -345,6 +345,9 @@ def _check_fields(cls: type[EventRoot]) -> None:
             fix = f"write `class {cls.__name__}(..., channel=...)`" if name == "channel" else "rename yours"
             msg = f"{cls.__qualname__}.{name}: the bus gives each event class its `{name}`; {fix}."
             raise TypeError(msg)
+    if cls.log_level not in LEVELS:
+        msg = f"{cls.__qualname__}.log_level must be one of {', '.join(LEVELS)}, not {cls.log_level!r}."
+        raise TypeError(msg)
     if "__init__" in cls.__dict__:
         msg = (
             f"{cls.__qualname__}.__init__: an event class gets its constructor from its fields; "

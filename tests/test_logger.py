@@ -470,6 +470,13 @@ def test_a_users_line_has_the_level_of_its_class(level, count):
     assert count == len(lines_of(Loud().publish))
 
 
+@pytest.mark.parametrize("level", ["warn", "WARNING", "", None, 30])
+def test_a_log_level_that_is_none_is_refused(level):
+    """A class whose lines no level would show is a TypeError that names the levels."""
+    with pytest.raises(TypeError, match=r"Loud\.log_level must be one of debug, info, warning, error, not "):
+        type("Loud", (Event,), {"log_level": level})
+
+
 def test_a_users_line_that_raises_is_a_failure_of_the_logger():
     """A `log_line` that raises never reaches the emitter; it is reported, with its place."""
     lines = lines_of(Says(raises=True, **AT).publish)
