@@ -5,6 +5,7 @@ The pieces of a run, for loops owned by somebody else: everything around a call 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +16,7 @@ from ._steps import ModelOutcome, Perform, Raised, Script, ToolOutcome
 from .values import ToolCall
 
 if TYPE_CHECKING:
-    from ._run import AsyncRun
+    from ._run import AsyncRun, RunBase
 
 
 class Piece:
@@ -23,7 +24,10 @@ class Piece:
     A part of a run around a call that the caller makes: its script waits at the call while the block runs.
     """
 
-    def __init__(self, script: Script[Any]) -> None:
+    _scope: AbstractContextManager[object] = nullcontext()
+
+    def __init__(self, run: RunBase, script: Script[Any]) -> None:
+        self._run = run
         self._script = script
         self._entered = False
         self._waits = False
@@ -35,6 +39,16 @@ class Piece:
             msg = f"This {type(self).__name__} was entered already; make a new one for each call."
             raise RuntimeError(msg)
         self._entered = True
+        self._scope = self._run.within()
+        self._scope.__enter__()
+
+    def _leave(self) -> None:
+        scope, self._scope = self._scope, nullcontext()
+        scope.__exit__(None, None, None)
+
+    def __del__(self) -> None:
+        # Of one that was entered and never left, the ambient id is not to stay.
+        self._leave()
 
     def _reached(self, reached: Perform | Done) -> None:
         # Subclasses read from it what the block, or whoever comes after it, wants to know.
@@ -75,16 +89,20 @@ class PlainPiece(Piece):
 
     def __enter__(self) -> Self:
         self._enter()
-        self._reached(advance(self._script, None))
+        try:
+            self._reached(advance(self._script, None))
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resume = self._resume(error)
-        if resume is None:
-            return
         try:
+            if resume is None:
+                return
             self._reached(advance(self._script, resume))
         except BaseException as raised:
             if raised is not error and raised is not self._failure:
@@ -93,6 +111,7 @@ class PlainPiece(Piece):
             raised.__traceback__ = trace
         finally:
             del resume
+            self._leave()
 
 
 class AsyncPiece(Piece):
@@ -102,16 +121,20 @@ class AsyncPiece(Piece):
 
     async def __aenter__(self) -> Self:
         self._enter()
-        self._reached(await aadvance(self._script, None))
+        try:
+            self._reached(await aadvance(self._script, None))
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         resume = self._resume(error)
-        if resume is None:
-            return
         try:
+            if resume is None:
+                return
             if isinstance(error, GeneratorExit):
                 # The coroutine is being closed, and must not wait any more.
                 self._reached(advance(self._script, resume))
@@ -123,6 +146,7 @@ class AsyncPiece(Piece):
             raised.__traceback__ = trace
         finally:
             del resume
+            self._leave()
 
 
 class _ModelPiece(Piece):
@@ -179,8 +203,8 @@ class _ToolPiece(Piece):
     answer: Any = None
     result: Any = None
 
-    def __init__(self, script: Script[ToolOutcome], call: ToolCall) -> None:
-        super().__init__(script)
+    def __init__(self, run: RunBase, script: Script[ToolOutcome], call: ToolCall) -> None:
+        super().__init__(run, script)
         self.call = call
         self.arguments: Any = thaw(call.input)
 
@@ -239,9 +263,7 @@ class AsyncStepPiece(PlainPiece, AsyncPiece):
     A named piece of work in an async run, for `with` and `async with`.
     """
 
-    def __init__(self, script: Script[Any], run: AsyncRun) -> None:
-        super().__init__(script)
-        self._run = run
+    _run: AsyncRun
 
     def __enter__(self) -> Self:
         with self._run.owing():

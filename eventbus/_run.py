@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import attrs
 
@@ -70,6 +70,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 DEFAULT_RETRIES = 5
+
+_WITHIN: Final = nullcontext()
 
 _adopting = threading.Lock()
 
@@ -356,6 +358,17 @@ class RunBase:
         self._scope.adopted = True
         self._scope.__enter__()
 
+    def within(self) -> AbstractContextManager[object]:
+        """
+        Return what makes this run's the ambient id, for what is called in it; nothing, where it is already.
+        """
+        scope = scope_var.get()
+        if scope is not None and scope.adopted and scope.cid == self.id:
+            return _WITHIN
+        scope = correlation(self.id, self.parent_id)
+        scope.adopted = True
+        return scope
+
     def _close_scope(self) -> None:
         if self._scope is not None:
             self._scope.__exit__(None, None, None)
@@ -471,7 +484,8 @@ class Run(RunBase):
         """
         Begin a run that `end` will end, from this or another thread or task; for hosts that only call back.
 
-        It sets no ambient id: what such a host emits itself should go through `run.emit`.
+        The ambient id is the run's in its tools, models and pieces only: what such a host emits elsewhere
+        should go through `run.emit`.
 
         Args:
             agent: As for the class.
@@ -543,7 +557,8 @@ class Run(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        return response_of(drive(script, refuse_awaitables(model_performer(call, messages, given))))
+        with self.within():
+            return response_of(drive(script, refuse_awaitables(model_performer(call, messages, given))))
 
     def model_call(
         self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
@@ -564,7 +579,7 @@ class Run(RunBase):
             ModelCallRefused: From entering, if a gate refuses.
         """
         given = model_settings(tools, model, settings)
-        return ModelCallPiece(self._model_script(messages, tools, model, given, 0))
+        return ModelCallPiece(self, self._model_script(messages, tools, model, given, 0))
 
     def call_tools(
         self, calls: Iterable[ToolCallLike], tools: Tools, *, parallel: int = 1
@@ -591,16 +606,17 @@ class Run(RunBase):
         def one(call: ToolCall) -> Any:
             return drive(call_tool(self, call, max_retries=self.max_retries), perform).result
 
-        if parallel <= 1 or len(ours) <= 1:
-            return [(call, one(call)) for call in ours]
-        with ThreadPoolExecutor(min(parallel, len(ours)), thread_name_prefix="eventbus-tool") as pool:
-            futures = [pool.submit(contextvars.copy_context().run, one, call) for call in ours]
-            try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                # After a gate's failure, or an interrupt, what has not begun does not begin any more.
-                for future in futures:
-                    future.cancel()
+        with self.within():
+            if parallel <= 1 or len(ours) <= 1:
+                return [(call, one(call)) for call in ours]
+            with ThreadPoolExecutor(min(parallel, len(ours)), thread_name_prefix="eventbus-tool") as pool:
+                futures = [pool.submit(contextvars.copy_context().run, one, call) for call in ours]
+                try:
+                    wait(futures, return_when=FIRST_EXCEPTION)
+                finally:
+                    # After a gate's failure, or an interrupt, what has not begun does not begin any more.
+                    for future in futures:
+                        future.cancel()
         errors = [error for f in futures if not f.cancelled() and (error := f.exception()) is not None]
         raise_together(errors)
         return [(call, future.result()) for call, future in zip(ours, futures, strict=True)]
@@ -619,7 +635,7 @@ class Run(RunBase):
             ToolCallRefused: From entering, if a gate refuses.
         """
         ours = as_call(self, call)
-        return ToolCallPiece(call_tool(self, ours, max_retries=0), ours)
+        return ToolCallPiece(self, call_tool(self, ours, max_retries=0), ours)
 
     def step(self, name: str) -> PlainPiece:
         """
@@ -628,7 +644,7 @@ class Run(RunBase):
         Args:
             name: What the step is called.
         """
-        return PlainPiece(step(self, name))
+        return PlainPiece(self, step(self, name))
 
 
 class AsyncRun(RunBase):
@@ -741,7 +757,8 @@ class AsyncRun(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        return response_of(await adrive(script, model_performer(call, messages, given)))
+        with self.within():
+            return response_of(await adrive(script, model_performer(call, messages, given)))
 
     def model_call(
         self, messages: Any, /, *, tools: Any = None, model: str | None = None, **settings: Any
@@ -750,7 +767,7 @@ class AsyncRun(RunBase):
         Do everything around a model call of your own, in an `async with` block; see `Run.model_call`.
         """
         given = model_settings(tools, model, settings)
-        return AsyncModelCallPiece(self._model_script(messages, tools, model, given, 0))
+        return AsyncModelCallPiece(self, self._model_script(messages, tools, model, given, 0))
 
     async def call_tools(
         self, calls: Iterable[ToolCallLike], tools: Tools, *, parallel: int = 1
@@ -773,22 +790,23 @@ class AsyncRun(RunBase):
         async def one(call: ToolCall) -> Any:
             return (await adrive(call_tool(self, call, max_retries=self.max_retries), perform)).result
 
-        if parallel <= 1 or not ours:
-            return [(call, await one(call)) for call in ours]
-        return list(zip(ours, await together(one, ours, parallel), strict=True))
+        with self.within():
+            if parallel <= 1 or not ours:
+                return [(call, await one(call)) for call in ours]
+            return list(zip(ours, await together(one, ours, parallel), strict=True))
 
     def tool_call(self, call: ToolCallLike, /) -> AsyncToolCallPiece:
         """
         Do everything around a tool call of your own, in an `async with` block; see `Run.tool_call`.
         """
         ours = as_call(self, call)
-        return AsyncToolCallPiece(call_tool(self, ours, max_retries=0), ours)
+        return AsyncToolCallPiece(self, call_tool(self, ours, max_retries=0), ours)
 
     def step(self, name: str) -> AsyncStepPiece:
         """
         Emit the events of a named piece of work around a `with` or `async with` block.
         """
-        return AsyncStepPiece(step(self, name), self)
+        return AsyncStepPiece(self, step(self, name))
 
 
 def model_settings(tools: Any, model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from eventbus import (
     ToolCall,
     ToolCallCompletedEvent,
     ToolCallFailedEvent,
+    ToolCallRefused,
     ToolCallStartedEvent,
     ToolResult,
     TurnCompletedEvent,
@@ -429,6 +430,49 @@ class TestBeginAndEnd:
             asyncio.run(main())
         assert "InferenceCompleted" == names(recorder)[-1]
         assert names(recorder) == [name.removesuffix("Event") for name in seen]
+
+    @pytest.mark.parametrize("parallel", [1, 2])
+    def test_what_it_calls_is_within_the_run(self, parallel):
+        """Tools, models and blocks of a begun run have its id, and runs started there have it for parent."""
+        ids = []
+
+        async def look(*args, **arguments):
+            await asyncio.sleep(0)
+            async with AsyncRun() as inner:
+                ids.append(inner.parent_id)
+            ids.append(current_correlation_id())
+            return ANSWER
+
+        async def main():
+            run = await AsyncRun.begin()
+            await run.call_model(look, [])
+            await run.call_tools([CALL, CALL], {"lookup": look}, parallel=parallel)
+            async with run.model_call([]):
+                await look()
+            async with run.tool_call(CALL):
+                await look()
+            async with run.step("s"):
+                await look()
+            with run.step("s"):
+                await look()
+            assert None is current_correlation_id()
+            return run
+
+        run = asyncio.run(main())
+        assert [run.id] * 14 == ids
+
+    def test_a_refused_block(self):
+        """A piece that is refused leaves the ambient id as it was."""
+        BeforeToolCallEvent.subscribe(lambda event: setattr(event, "cancel", "no"))
+
+        async def main():
+            run = await AsyncRun.begin()
+            with pytest.raises(ToolCallRefused):
+                async with run.tool_call(CALL):
+                    raise AssertionError("entered")
+            return current_correlation_id()
+
+        assert None is asyncio.run(main())
 
     @pytest.mark.parametrize("told_by", ["aemit", "call_tools"])
     def test_end_while_an_observer_waits(self, told_by):

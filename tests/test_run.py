@@ -57,6 +57,7 @@ from eventbus import (
     ToolCallCompletedEvent,
     ToolCallDeniedEvent,
     ToolCallFailedEvent,
+    ToolCallRefused,
     ToolCallsReceivedEvent,
     ToolCallStartedEvent,
     ToolResult,
@@ -1827,6 +1828,67 @@ class TestBeginAndEnd:
             recorder
         )
         assert {"request-1"} == {event.correlation_id for event in recorder.events}
+
+    @pytest.mark.parametrize("parallel", [1, 2])
+    def test_what_it_calls_is_within_the_run(self, parallel):
+        """Tools and models of a begun run have its id, and runs they start have it for their parent."""
+        ids = []
+
+        def look(*args, **arguments):
+            with Run() as inner:
+                ids.append((inner.parent_id, current_correlation_id() == inner.id != inner.parent_id))
+            ids.append(current_correlation_id())
+            return ANSWER
+
+        run = Run.begin()
+        run.call_model(look, [])
+        run.call_tools([CALL, CALL], {"lookup": look}, parallel=parallel)
+        assert {run.id, (run.id, True)} == set(ids)
+        assert 6 == len(ids)
+        assert None is current_correlation_id()
+
+    def test_blocks_are_within_the_run(self):
+        """So have the blocks of its pieces, wherever they are entered and however they are left."""
+        run = Run.begin()
+        for piece in (run.step("s"), run.model_call([]), run.tool_call(CALL)):
+            with correlation("elsewhere"):
+                with pytest.raises(ValueError, match="boom"), piece:
+                    assert run.id == current_correlation_id()
+                    with Run() as inner:
+                        assert run.id == inner.parent_id
+                    raise ValueError("boom")
+                assert "elsewhere" == current_correlation_id()
+        ApproveToolCallEvent.subscribe(lambda event: setattr(event, "denied", "no"))
+        with pytest.raises(ToolCallRefused), run.tool_call(CALL):
+            pass
+        assert None is current_correlation_id()
+
+    def test_a_scope_of_the_same_id_is_not_the_run_s(self):
+        """A scope that somebody else has opened with its id gives it to no run that a tool starts."""
+        ids = []
+
+        def tool(order):
+            with Run() as inner:
+                ids.append(inner.parent_id)
+            ids.append(inner.id != run.id)
+
+        run = Run.begin()
+        with correlation(run.id):
+            run.call_tools([CALL], {"lookup": tool})
+        assert [run.id, True] == ids
+
+    def test_a_thread_without_the_context(self):
+        """A plain thread that calls a tool of the run does it within the run."""
+        seen = []
+        with Run() as run:
+            thread = threading.Thread(
+                target=lambda: run.call_tools(
+                    [CALL], {"lookup": lambda order: seen.append(current_correlation_id())}
+                )
+            )
+            thread.start()
+            thread.join(10)
+        assert [run.id] == seen
 
     def test_many_threads_end_it(self):
         """Of many ends at once one counts; each start told by then has its end before the terminal."""
