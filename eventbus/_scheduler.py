@@ -44,6 +44,9 @@ CANCEL_SECONDS: Final = 1.0
 FULL_WAIT_SECONDS: Final = 1.0
 """How long an emit from a thread waits for room among the pending deliveries."""
 
+FINALIZE_PRIORITY: Final = 100
+"""The place among the finalizers of a multiprocessing child; the library's own have at most 15."""
+
 NAMED_LEFT: Final = 5
 """How many handlers the line at exit names."""
 
@@ -150,6 +153,7 @@ class Scheduler:
         self._background: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._exit_registered = False
+        self._finalizes = False
         self._exit_seconds = EXIT_DRAIN_SECONDS
         self._exited = False
         self._of_parent: list[Delivery] = []
@@ -171,7 +175,14 @@ class Scheduler:
         here = running_loop()
         if self._pending:
             self._reap()
-        loop = here or scope_loop() or self._background_loop()
+        loop = here
+        if loop is None and not self._is_too_late():
+            try:
+                loop = scope_loop() or self._background_loop()
+            except Exception as error:
+                # There is no thread or no loop to be had.
+                self._drop(awaitable, event, receiver, error)
+                return
         if loop is None:
             msg = (
                 f"The interpreter is exiting: {type(event).__name__} was not delivered to {receiver.name}. "
@@ -378,7 +389,11 @@ class Scheduler:
             loop = asyncio.new_event_loop()
             running = threading.Event()
             thread = threading.Thread(target=run_loop, args=(loop, running), name="eventbus", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except BaseException:
+                loop.close()
+                raise
             running.wait()
             self._background, self._thread = loop, thread
             self._register_exit()
@@ -390,7 +405,11 @@ class Scheduler:
 
         The caller must not be on a running loop, which would wait for itself.
         """
-        loop = self._background_loop()
+        try:
+            loop = self._background_loop()
+        except BaseException:
+            discard(awaitable)
+            raise
         if loop is None:
             discard(awaitable)
             msg = "The interpreter is exiting, and no loop can be started any more to await a handler."
@@ -499,6 +518,17 @@ class Scheduler:
         if errors:
             raise errors[0] if len(errors) == 1 else BaseExceptionGroup("async handlers failed", errors)
 
+    def _is_too_late(self) -> bool:
+        # Exit functions that are registered while they run are never called. They run when the main thread
+        # is at its end, and no longer waits for others in `threading._shutdown`.
+        main = threading.main_thread()
+        if self._exit_registered or main.is_alive():
+            return False
+        frame = sys._current_frames().get(main.ident or 0)
+        while frame is not None and frame.f_back is not None:
+            frame = frame.f_back
+        return frame is None or frame.f_code is not threading._shutdown.__code__  # type: ignore[attr-defined]  # CPython's own
+
     def _register_exit(self) -> None:
         if not self._exit_registered:
             self._exit_registered = True
@@ -510,7 +540,15 @@ class Scheduler:
                 threading._register_atexit(self.drain_at_exit)  # type: ignore[attr-defined]  # CPython's own
             except (AttributeError, RuntimeError):
                 # Another Python, or threads are being ended already; `close` waits as well.
-                return
+                pass
+        if not self._finalizes:
+            self._finalizes = True
+            process = sys.modules.get("multiprocessing.process")
+            if process is not None and process.parent_process() is not None:
+                # A child of multiprocessing may end without exit functions. Before the finalizers of queues,
+                # which handlers may put into.
+                util = importlib.import_module("multiprocessing.util")
+                util.Finalize(None, self.close, exitpriority=FINALIZE_PRIORITY)
 
     def drain_at_exit(self) -> None:
         """

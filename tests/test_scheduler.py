@@ -1415,6 +1415,36 @@ class TestAtExit:
         (line,) = stderr.splitlines()
         assert "LoopClosedError: The interpreter is exiting: Placed was not delivered to " in line
 
+    def test_a_first_emit_in_an_exit_function_is_told(self):
+        """Nothing would end it any more: the delivery is dropped, counted, and told in one line."""
+        program = """
+        def late():
+            Placed.emit()
+            print("dropped", stats()["dropped"], "pending", stats()["pending"])
+        async def handler(event):
+            print("handled")
+        Placed.subscribe(handler)
+        atexit.register(late)
+        """
+        stdout, stderr = python(program)
+        assert "dropped 1 pending 0\n" == stdout
+        (line,) = stderr.splitlines()
+        assert "LoopClosedError: The interpreter is exiting: Placed was not delivered to " in line
+
+    def test_a_first_emit_of_a_thread_that_outlives_the_main_one(self):
+        """While the interpreter waits for threads it is not too late: what they emit is carried out."""
+        program = """
+        async def handler(event):
+            await asyncio.sleep(0.05)
+            print("handled")
+        Placed.subscribe(handler)
+        def work():
+            threading.main_thread().join()
+            Placed.emit()
+        threading.Thread(target=work).start()
+        """
+        assert ("handled\n", "") == python(program)
+
     def test_a_gate_after_it_refuses(self):
         """A gate that nobody can judge any more raises."""
         program = """
@@ -1536,6 +1566,48 @@ class TestFork:
         assert ["0", "1", "10", "2", "3"] == sorted(stdout.split())
         assert ["0", "1", "2"] == [n for n in stdout.split() if n in "012"]
 
+    @pytest.mark.parametrize("method", ["fork", "forkserver"])
+    @pytest.mark.parametrize("has_emitted", [False, True])
+    def test_a_child_of_multiprocessing(self, tmp_path, method, has_emitted):
+        """It ends without exit functions; what it can is carried out all the same, and what is left is named."""
+        program = tmp_path / "program.py"
+        program.write_text(
+            textwrap.dedent(f"""
+            import asyncio, multiprocessing
+            import eventbus._scheduler as module
+            from eventbus import *
+
+            class Placed(Event):
+                number: int = 0
+
+            @Placed.subscribe
+            async def handler(event):
+                await asyncio.sleep(0.05)
+                if event.number:
+                    await asyncio.Event().wait()
+                print("handled", flush=True)
+
+            def child(number):
+                module.scheduler._exit_seconds = 0.05 if number else 5.0
+                Placed.emit(number=number)
+
+            if __name__ == "__main__":
+                if {has_emitted}:
+                    Placed.emit()
+                    drain()
+                for number in (0, 1):
+                    process = multiprocessing.get_context({method!r}).Process(target=child, args=(number,))
+                    process.start()
+                    process.join(30)
+                    print("exit", process.exitcode, flush=True)
+            """)
+        )
+        done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+        assert [*["handled"] * has_emitted, "handled", "exit 0", "exit 0"] == done.stdout.splitlines()
+        told = [line for line in done.stderr.splitlines() if " HOOK " in line]
+        assert 1 == len(told), done.stderr
+        assert " HOOK LEFT handler pending=1 " in told[0]
+
     def test_after_fork_nothing_is_pending(self):
         """A scheduler told that it is in a child is empty, and remembers that its exit is registered."""
         fresh = module.Scheduler()
@@ -1562,6 +1634,70 @@ class _Receiver:
 
 class TestScheduling:
     """Corners of the scheduler itself."""
+
+    @pytest.mark.parametrize("is_alive", [True, False])
+    def test_when_it_is_too_late_to_begin(self, monkeypatch, is_alive):
+        """Exit functions run when the main thread is at its end; it is never too late for what is prepared."""
+        main = threading.main_thread()
+        monkeypatch.setattr(main, "is_alive", lambda: is_alive)
+        fresh = module.Scheduler()
+        assert (not is_alive) is fresh._is_too_late()
+        monkeypatch.setattr(sys, "_current_frames", dict)
+        assert (not is_alive) is fresh._is_too_late()
+        fresh._exit_registered = True
+        assert not fresh._is_too_late()
+
+    @pytest.mark.parametrize("registered", [False, True])
+    def test_a_child_of_multiprocessing_has_a_finalizer(self, monkeypatch, registered):
+        """It is registered once in each process, whatever the parent has registered; in a parent there is none."""
+        import multiprocessing.process
+        import multiprocessing.util
+
+        finalizers = []
+        monkeypatch.setattr(module.atexit, "register", lambda fn: None)
+        monkeypatch.setattr(threading, "_register_atexit", lambda fn: None)
+        monkeypatch.setattr(
+            multiprocessing.util, "Finalize", lambda *args, **kw: finalizers.append((args, kw))
+        )
+        fresh = module.Scheduler()
+        fresh._exit_registered = registered
+        fresh._register_exit()
+        assert [] == finalizers
+        fresh.after_fork()
+        monkeypatch.setattr(multiprocessing.process, "_parent_process", object())
+        fresh._register_exit()
+        fresh._register_exit()
+        assert [((None, fresh.close), {"exitpriority": module.FINALIZE_PRIORITY})] == finalizers
+
+    @pytest.mark.parametrize(
+        ("owner", "name", "error"),
+        [
+            (threading.Thread, "start", RuntimeError("can't start new thread")),
+            (asyncio, "new_event_loop", OSError("Too many open files")),
+        ],
+    )
+    def test_where_no_thread_or_loop_is_to_be_had(self, monkeypatch, owner, name, error):
+        """The delivery is dropped, counted and reported, a gate's waiter is told, and nothing leaks."""
+
+        def fail(*args):
+            raise error
+
+        Placed.subscribe(recording(seen := []))
+        fresh = module.Scheduler()
+        monkeypatch.setattr("eventbus._event.scheduler", fresh)
+        before = stats()["dropped"]
+        with monkeypatch.context() as patch, capture(HandlerFailedEvent) as recorder:
+            patch.setattr(owner, name, fail)
+            Placed.emit(number=1)
+            with pytest.raises(type(error)):
+                fresh.run(recording(seen)(Placed()))
+        gc.collect()
+        assert [error] == [e.error for e in recorder]
+        assert (1, 0) == (stats()["dropped"] - before, fresh.pending)
+        Placed.emit(number=2)
+        assert 0 == fresh.drain(LIMIT)
+        fresh.close()
+        assert [2] == seen
 
     def test_exit_functions_of_another_python(self, monkeypatch):
         """Without CPython's own registration the ordinary one is enough."""
