@@ -7,13 +7,16 @@ from __future__ import annotations
 import functools
 import gc
 import operator
+import os
+import signal
+import threading
 import weakref
 
 import blinker
 import pytest
 
 from eventbus import Event, Hook, Priority, configure, correlation, drain, on, stats
-from eventbus._registry import Keyed, Receiver, name_of, signal_of, target_of, topic_of
+from eventbus._registry import Keyed, Receiver, lock, name_of, signal_of, target_of, topic_of
 from eventbus.testing import isolated
 
 
@@ -429,3 +432,51 @@ class TestIsolatedState:
                 Base.emit()
             Base.emit()
         assert ["outer", "outer run", "inner run", "outer", "outer run"] == seen
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+class TestFork:
+    """A child that is forked while the registry changes can go on changing it."""
+
+    def test_while_another_thread_holds_the_lock(self):
+        """The child subscribes and emits, though nobody is left in it who could have let go of the lock."""
+        held, forked = threading.Event(), threading.Event()
+
+        def hold():
+            with lock:
+                held.set()
+                # The fork waits for the lock, so this thread cannot wait for the fork, only give it time.
+                forked.wait(0.2)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if not child:
+            signal.alarm(10)
+            seen = []
+            Derived.subscribe(seen.append)
+            Derived.emit()
+            os._exit(0 if 1 == len(seen) else 1)
+        forked.set()
+        thread.join()
+
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        Derived.subscribe(lambda event: None).cancel()
+
+    def test_by_the_thread_that_holds_the_lock(self):
+        """The thread that forks still holds the lock in both processes, once, and can give it back."""
+        with lock:
+            child = os.fork()
+            if not child:
+                signal.alarm(10)
+        if not child:
+            seen = []
+            Derived.subscribe(seen.append)
+            thread = threading.Thread(target=Derived.emit)
+            thread.start()
+            thread.join()
+            os._exit(0 if 1 == len(seen) else 1)
+
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
