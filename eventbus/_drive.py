@@ -88,7 +88,7 @@ def do(todo: Tell | Ask | Wait | Quiet) -> Any:
     if isinstance(todo, Ask):
         return todo.gate.publish()
     if isinstance(todo, Quiet):
-        return todo.run.telling.wait()
+        return todo.run.wait_for_others()
     time.sleep(todo.seconds)
     return None
 
@@ -157,7 +157,7 @@ async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:
     if isinstance(todo, Ask):
         return await todo.gate.apublish()
     if isinstance(todo, Quiet):
-        return await todo.run.telling.await_others()
+        return await todo.run.await_others()
     await asyncio.sleep(todo.seconds)
     return None
 

@@ -304,6 +304,18 @@ class RunBase:
         """
         return RunEndedError(f"{self!r} has ended; nothing can begin in it any more.")
 
+    def wait_for_others(self) -> None:
+        """
+        Wait, a bounded time, until other threads have told what they are just telling of the run.
+        """
+        self.telling.wait()
+
+    async def await_others(self) -> None:
+        """
+        Wait so on the running loop, for its other tasks too.
+        """
+        await self.telling.await_others()
+
     def next_call_id(self) -> str:
         """
         Return an id for a tool call that has none.
