@@ -1569,7 +1569,7 @@ class TestFork:
     @pytest.mark.parametrize("method", ["fork", "forkserver"])
     @pytest.mark.parametrize("has_emitted", [False, True])
     def test_a_child_of_multiprocessing(self, tmp_path, method, has_emitted):
-        """It ends without exit functions; what it can is carried out all the same, and what is left is named."""
+        """It ends without exit functions; all the same it drains, and names what is left."""
         program = tmp_path / "program.py"
         program.write_text(
             textwrap.dedent(f"""
@@ -1637,7 +1637,7 @@ class TestScheduling:
 
     @pytest.mark.parametrize("is_alive", [True, False])
     def test_when_it_is_too_late_to_begin(self, monkeypatch, is_alive):
-        """Exit functions run when the main thread is at its end; it is never too late for what is prepared."""
+        """Exit functions run when the main thread is at its end; one that is registered will be called."""
         main = threading.main_thread()
         monkeypatch.setattr(main, "is_alive", lambda: is_alive)
         fresh = module.Scheduler()
@@ -1649,7 +1649,7 @@ class TestScheduling:
 
     @pytest.mark.parametrize("registered", [False, True])
     def test_a_child_of_multiprocessing_has_a_finalizer(self, monkeypatch, registered):
-        """It is registered once in each process, whatever the parent has registered; in a parent there is none."""
+        """It is registered once in each child, whatever the parent has registered."""
         import multiprocessing.process
         import multiprocessing.util
 
