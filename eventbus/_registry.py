@@ -26,6 +26,7 @@ from ._settings import on_change, settings
 
 if TYPE_CHECKING:
     from ._hook import HookEntry
+    from ._stateful import Instances, RunLock
     from ._subscribe import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -399,13 +400,15 @@ class State:
     Everything that is registered; `isolated()` swaps the whole of it.
     """
 
-    __slots__ = ("channels", "hooks", "signals", "stated")
+    __slots__ = ("channels", "hooks", "locks", "signals", "stated", "tables")
 
     def __init__(self) -> None:
         self.signals: dict[type, EventSignal] = {}
         self.channels: dict[str, type] = {}
         self.stated: dict[str, type] = {}
         self.hooks: dict[Hashable, HookEntry] = {}
+        self.locks: dict[str, RunLock] = {}
+        self.tables: dict[int, Instances] = {}
 
 
 state = State()

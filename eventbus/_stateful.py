@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+from . import _registry
 from ._counters import counters
 from ._errors import HandlerLockTimeoutError
 from ._report import notice
@@ -37,43 +38,41 @@ class RunLock:
         self.ended = False
 
 
-_locks: dict[str, RunLock] = {}
-_tables: dict[int, Instances] = {}
-
-
 class Instances:
     """
     The instances of one stateful hook, by correlation id, least recently used first.
     """
 
-    __slots__ = ("_capacity", "_hook", "_lock_timeout", "by_run")
+    __slots__ = ("_capacity", "_hook", "_lock_timeout", "_state", "by_run")
 
     def __init__(self, hook: type, capacity: int | None, lock_timeout: float | None) -> None:
         self._hook = hook
         self._capacity = capacity
         self._lock_timeout = lock_timeout
+        # Of the registry it was made in, which may be set aside.
+        self._state = _registry.state
         self.by_run: OrderedDict[str, Any] = OrderedDict()
 
     def open(self) -> None:
         """
         Take part in the end of runs.
         """
-        _tables[id(self)] = self
+        self._state.tables[id(self)] = self
 
     def close(self) -> None:
         """
         Drop all instances.
         """
-        _tables.pop(id(self), None)
+        self._state.tables.pop(id(self), None)
         for cid in list(self.by_run):
             self.by_run.pop(cid, None)
-            _let_go(cid)
+            _let_go(self._state, cid)
 
     def bind(self, method: Callable[[Any, Any], Any], name: str) -> Callable[[Any], Any]:
         """
         Return a callable that calls `method` on the instance of the event's run, holding the run's lock.
         """
-        hook, by_run = self._hook, self.by_run
+        hook, by_run, state = self._hook, self.by_run, self._state
 
         def call(event: Any) -> Any:
             cid = event.correlation_id
@@ -92,19 +91,20 @@ class Instances:
                 run.holder = holder
                 run.lock.release()
                 # After the release: who ends the run from now on finds the lock free, and lets go himself.
-                if run.ended or cid not in by_run or id(self) not in _tables:
-                    _let_go(cid)
+                if run.ended or cid not in by_run or id(self) not in state.tables:
+                    _let_go(state, cid)
 
         return call
 
     def _locked(self, cid: str, name: str, event: Any) -> RunLock:
+        locks = self._state.locks
         while True:
-            run = _locks.get(cid)
+            run = locks.get(cid)
             if run is None:
-                run = _locks.setdefault(cid, RunLock())
+                run = locks.setdefault(cid, RunLock())
             if not run.lock.acquire(blocking=False):
                 self._wait(run, name, event)
-            if _locks.get(cid) is run:
+            if locks.get(cid) is run:
                 return run
             # The run ended while we waited, and its lock with it.
             run.lock.release()
@@ -135,7 +135,7 @@ class Instances:
                 correlation_id=oldest,
                 capacity=capacity,
             )
-            _let_go(oldest)
+            _let_go(self._state, oldest)
 
 
 def end_run(cid: str | None) -> None:
@@ -144,53 +144,54 @@ def end_run(cid: str | None) -> None:
     """
     if cid is None:
         return
-    run = _locks.get(cid)
+    state = _registry.state
+    run = state.locks.get(cid)
     if run is None:
         # Whatever has an instance has a lock.
         return
     # A handler that is still inside finishes with the instance it has, and takes the lock away with it.
     run.ended = True
-    for table in list(_tables.values()):
+    for table in list(state.tables.values()):
         table.by_run.pop(cid, None)
-    _let_go(cid)
+    _let_go(state, cid)
 
 
 def is_kept(cid: str | None) -> bool:
     """
     Tell whether something is kept for a run.
     """
-    return cid in _locks
+    return cid in _registry.state.locks
 
 
 def kept() -> int:
     """
     Return how many runs have something kept for them.
     """
-    return len(_locks)
+    return len(_registry.state.locks)
 
 
-def _let_go(cid: str) -> None:
+def _let_go(state: _registry.State, cid: str) -> None:
     # Drop a run's lock if nothing is kept for it; a run that has ended keeps nothing. Who does not get the
     # lock need not wait: its holder comes here when he has let go of it.
-    run = _locks.get(cid)
+    run = state.locks.get(cid)
     if run is None or not run.lock.acquire(blocking=False):
         return
     try:
         if run.holder is not None:
             return
-        tables = list(_tables.values())
+        tables = list(state.tables.values())
         if run.ended:
             for table in tables:
                 table.by_run.pop(cid, None)
-        if not any(cid in table.by_run for table in tables) and _locks.get(cid) is run:
-            del _locks[cid]
+        if not any(cid in table.by_run for table in tables) and state.locks.get(cid) is run:
+            del state.locks[cid]
     finally:
         run.lock.release()
 
 
 def _after_fork() -> None:  # pragma: no cover - in a forked child, which ends without a report
     # Threads that held a lock stayed in the parent, and would hold it for ever here.
-    for run in _locks.values():
+    for run in _registry.state.locks.values():
         if run.lock.acquire(blocking=False):
             run.lock.release()
         else:

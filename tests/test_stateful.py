@@ -148,6 +148,33 @@ class TestInstances:
             asyncio.run(Shipped.aemit(number=4))
         assert [1, 3, 7] == seen
 
+    def test_isolation_leaves_outer_instances_alone(self):
+        """An end inside ends nothing outside, though the run has the same id."""
+        seen = []
+
+        class Outer(Hook):
+            stateful = True
+
+            def __init__(self):
+                self.count = 0
+
+            @on(Placed)
+            def add(self):
+                self.count += 1
+                seen.append(self.count)
+
+        Placed.emit(correlation_id="a")
+        with isolated():
+            assert 0 == stateful.kept()
+            Outer.register()
+            Placed.emit(correlation_id="a")
+            assert 1 == stateful.kept()
+            Finished.emit(correlation_id="a")
+            assert 0 == stateful.kept()
+        assert 1 == stateful.kept()
+        Placed.emit(correlation_id="a")
+        assert [1, 1, 2] == seen
+
     def test_without_an_id_nothing_is_kept(self):
         """An event of no run has an instance of its own."""
         seen = counting()
