@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Python 3.12 and newer; before, nothing but a function itself counts as one.
+_mark_as_coroutine_function: Callable[[Any], object] = getattr(inspect, "markcoroutinefunction", id)
+
 
 class Subscription(Generic[P, R]):
     """
@@ -33,12 +36,12 @@ class Subscription(Generic[P, R]):
             # Not what `fn` has in its dict: that may take the names of ours. A look-up may raise anything.
             with contextlib.suppress(Exception):
                 functools.update_wrapper(self, fn, updated=())
-        if inspect.iscoroutinefunction(fn) and sys.version_info >= (3, 12):
-            inspect.markcoroutinefunction(self)
         self._signal = signal
         self._receiver = receiver
         # Not to be what keeps a weakly subscribed function alive.
         self._function: Callable[[], Callable[P, R] | None] = _weak_reference(fn) if weak else lambda: fn
+        if inspect.iscoroutinefunction(fn):
+            _mark_as_coroutine_function(self)
 
     def __getattr__(self, name: str) -> Any:
         # The attributes of the function, as far as they are not ours.
