@@ -304,13 +304,13 @@ class HookEntry:
             method = _method(cls, handler.name)
             name = f"{cls.__name__}.{handler.name}"
             serial: Hashable = None
-            per_event: tuple[type, Callable[[Any, Any], Any]] | None = None
+            per_event: tuple[type, Callable[[Any, Any], Any]] | None = (cls, method)
             if self.instances is not None:
                 call, serial = self.instances.bind(method, name), id(self.instances)
             elif shared is not None:
-                call = shared.bind(method, name)
+                call, per_event = shared.bind(method, name), None
             else:
-                call, per_event = _per_event(cls, method), (cls, method)
+                call = _per_event(cls, method)
             receiver = Receiver(
                 call,
                 name=name,

@@ -25,7 +25,7 @@ from ._report import timed
 from ._settings import on_change, settings
 
 if TYPE_CHECKING:
-    from ._hook import HookEntry
+    from ._hook import Hook, HookEntry
     from ._stateful import Instances, RunLock
     from ._subscribe import Origin
 
@@ -96,7 +96,8 @@ class Receiver:
         correlation_id: The only run it hears, or None for all.
         accepts: Tells at compile time whether an event class is of interest; None for all.
         serial: Async deliveries with the same `serial` and run follow one another.
-        per_event: For a handler whose instance lives for one event, its `(hook class, method)`; else None.
+        per_event: For a handler whose instance lives for one event, in a stateful hook for one without a run, its
+            `(hook class, method)`; else None.
         origin: Where its function was defined, if that may happen again; else None.
     """
 
@@ -575,10 +576,14 @@ def _shared_instance(
 ) -> Callable[[Any], Any]:
     # Several handlers of one hook for one event work on one instance. It rides on the event, under a key
     # that is no field, and gets off at the last handler, whatever that one's predicate says.
-    cls, method = cast("tuple[type, Callable[[Any, Any], Any]]", receiver.per_event)
+    cls, method = cast("tuple[type[Hook], Callable[[Any, Any], Any]]", receiver.per_event)
     key = f"{INSTANCE_OF}{id(cls)}"
+    # A stateful hook has those of runs itself.
+    of_run = receiver.call if cls.stateful else None
 
     def call(event: Any) -> Any:
+        if of_run is not None and event.correlation_id is not None:
+            return of_run(event)
         instance = event.__dict__.get(key)
         if instance is None:
             instance = event.__dict__[key] = cls()
@@ -587,6 +592,8 @@ def _shared_instance(
     def last(event: Any) -> Any:
         instance = event.__dict__.pop(key, None)
         if when is None or when(event):
+            if of_run is not None and event.correlation_id is not None:
+                return of_run(event)
             return method(cls() if instance is None else instance, event)
         return None
 

@@ -148,6 +148,34 @@ class TestInstances:
             asyncio.run(Shipped.aemit(number=4))
         assert [1, 3, 7] == seen
 
+    def test_without_an_id_one_instance_serves_one_event(self):
+        """All handlers of an event without a run share an instance, which is not that of any other event."""
+        seen = []
+
+        class Audit(Hook):
+            stateful = True
+
+            def __init__(self):
+                self.steps = ""
+
+            @on(Placed)
+            def first(self):
+                self.steps += "first "
+
+            @on(Placed, when=lambda e: e.number < 2)
+            def second(self):
+                self.steps += "second"
+                seen.append(self.steps)
+
+        Placed.emit()
+        Placed.emit(number=2)
+        Placed.emit(number=1)
+        assert ["first second"] * 2 == seen
+        Placed.emit(correlation_id="a")
+        Placed.emit(correlation_id="a", number=1)
+        assert ["first second", "first secondfirst second"] == seen[2:]
+        assert 1 == stateful.kept()
+
     def test_isolation_leaves_outer_instances_alone(self):
         """An end inside ends nothing outside, though the run has the same id."""
         seen = []
