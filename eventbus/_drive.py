@@ -16,7 +16,7 @@ import attrs
 
 from ._readonly import thaw
 from ._scheduler import Delivery, delivery_var, discard, scheduler
-from ._steps import Ask, Perform, Quiet, Raised, Script, Step, Tell, Wait
+from ._steps import Ask, Carried, Perform, Quiet, Raised, Script, Step, Tell, Wait
 from .values import ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -71,12 +71,18 @@ def advance(script: Script[Any], resume: Resume | None) -> Perform | Done:
             except BaseException as error:
                 done = Raised(error)
             todo = script.send(done)
+        return todo
     except StopIteration as stop:
         return Done(stop.value)
+    except Carried as carried:
+        stopped = carried.error
     finally:
         # What is raised keeps this frame in its traceback, which must not keep it in turn.
         resume = done = None
-    return todo
+    try:
+        raise stopped
+    finally:
+        del stopped
 
 
 def do(todo: Tell | Ask | Wait | Quiet) -> Any:
@@ -132,13 +138,29 @@ async def aadvance(script: Script[Any], resume: Resume | None) -> Perform | Done
                 # The coroutine is being closed and must not wait any more: the rest goes without.
                 return advance(script, partial(script.send, Raised(error)))
             except BaseException as error:
-                done = Raised(error)
+                done = Raised(as_raised(error))
             todo = script.send(done)
+        return todo
     except StopIteration as stop:
         return Done(stop.value)
+    except Carried as carried:
+        stopped = carried.error
     finally:
         resume = done = None
-    return todo
+    try:
+        raise stopped
+    finally:
+        del stopped
+
+
+def as_raised(error: BaseException) -> BaseException:
+    """
+    Return an error that came out of a coroutine as it was raised there: it lets no StopIteration pass.
+    """
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, StopIteration):
+        return cause
+    return error
 
 
 async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:

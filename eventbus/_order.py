@@ -26,6 +26,8 @@ from ._steps import (
     Tell,
     ToolOutcome,
     Wait,
+    carried,
+    original,
     passed,
     performed,
 )
@@ -147,7 +149,8 @@ def mention(error: BaseException, other: BaseException) -> None:
     """
     Add to an error that goes on what was raised meanwhile, and cannot go on as well.
     """
-    error.add_note(f"meanwhile: {type(other).__name__}: {text_of(other)}")
+    other = original(other)
+    original(error).add_note(f"meanwhile: {type(other).__name__}: {text_of(other)}")
 
 
 def begin(run: RunBase) -> Script[None]:
@@ -159,7 +162,11 @@ def begin(run: RunBase) -> Script[None]:
         try:
             yield from judge(run, gate)
         except BaseException as error:
-            denied = {"message": run.message, "reason": text_of(error), "by": author_of(gate, RAISED)}
+            denied = {
+                "message": run.message,
+                "reason": text_of(original(error)),
+                "by": author_of(gate, RAISED),
+            }
             try:
                 yield from _last(run, InferenceDeniedEvent, denied)
             except Exception as raised:
@@ -186,9 +193,9 @@ def begin(run: RunBase) -> Script[None]:
         )
     except BaseException as error:
         if run.closes():
-            goes_on = yield from end(run, error=error)
+            goes_on = yield from end(run, error=original(error))
             if goes_on is not None:
-                raise goes_on from error
+                raise carried(goes_on) from error
         raise
 
 
@@ -217,14 +224,14 @@ def end(
     try:
         passed((yield Quiet(run)))
     except BaseException as raised:
-        meanwhile.append(raised)
+        meanwhile.append(original(raised))
     for span_id in reversed(list(run.opened)):
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure
         try:
             yield from close(run, span_id, reason)
         except BaseException as raised:
-            meanwhile.append(raised)
+            meanwhile.append(original(raised))
     failure = next(iter(meanwhile), None) if failure is None else failure
     gate = make(
         run, AfterInvocationEvent, success=failure is None and not max_turns, error=failure, result=run.result
@@ -233,8 +240,8 @@ def end(
         try:
             yield from judge(run, gate)
         except BaseException as raised:
-            meanwhile.append(raised)
-            failure = raised if failure is None else failure
+            meanwhile.append(original(raised))
+            failure = original(raised) if failure is None else failure
         else:
             if was_written(gate, "result"):
                 run.result = gate.result
@@ -249,7 +256,7 @@ def end(
     try:
         yield from _last(run, event_class, told)
     except BaseException as raised:
-        meanwhile.append(raised)
+        meanwhile.append(original(raised))
     return _goes_on(error, meanwhile)
 
 
@@ -344,7 +351,7 @@ def fail(
     Emit an end while `error` goes on, which no observer's exception may replace.
     """
     try:
-        yield from close(run, span_id, error, ends_with, **fields)
+        yield from close(run, span_id, original(error), ends_with, **fields)
     except Exception as raised:
         mention(error, raised)
 

@@ -77,6 +77,16 @@ class Abandoned(GeneratorExit):
     """
 
 
+class Carried(Exception):  # noqa: N818 - it is no error, it brings one
+    """
+    Brings a StopIteration out of a script, which would make a RuntimeError of it.
+    """
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Opened(NamedTuple):
     """
     A start that has no end yet, and the event that ends it if the run ends first.
@@ -119,10 +129,24 @@ def passed(done: Any) -> Any:
     if not isinstance(done, Raised):
         return done
     try:
-        raise done.error
+        raise carried(done.error)
     finally:
         # The error's traceback keeps this frame, which must not keep the error.
         del done
+
+
+def carried(error: BaseException) -> BaseException:
+    """
+    Return an error as a script can raise it.
+    """
+    return Carried(error) if isinstance(error, StopIteration) else error
+
+
+def original(error: BaseException) -> BaseException:
+    """
+    Return an error as it was before a script raised it.
+    """
+    return error.error if isinstance(error, Carried) else error
 
 
 def performed(done: Any) -> tuple[Any, Exception | None]:

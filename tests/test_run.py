@@ -27,6 +27,7 @@ from eventbus import (
     Agent,
     ApproveToolCallEvent,
     AsyncGateError,
+    AsyncRun,
     BeforeInvocationEvent,
     BeforeModelCallEvent,
     BeforeToolCallEvent,
@@ -2147,6 +2148,113 @@ class TestReentrancy:
         with capture(HandlerFailedEvent) as recorder, Run():
             pass
         assert 0 < len(recorder.events) < len(depth) < sys.getrecursionlimit()
+
+
+STOPPED = StopIteration("boom")
+
+
+class TestStopIteration:
+    """One that a gate raises, by a bare `next` say, comes out as any other exception does."""
+
+    @pytest.fixture(
+        params=[g for g in GATES if g is not BeforeInvocationEvent], ids=lambda gate: gate.__name__
+    )
+    def gate(self, request):
+        """Have a gate of a run raise it."""
+        request.param.subscribe(lambda event: raise_(STOPPED))
+        return request.param
+
+    def test_it_comes_out(self, gate):
+        """It comes out of the run, and is what the run failed with."""
+        with capture() as recorder, pytest.raises(StopIteration) as caught, Run() as run:
+            run.call_model(answer, [])
+            run.call_tools([CALL], {"lookup": lookup})
+        assert STOPPED is caught.value is only(recorder, InferenceFailedEvent).error
+
+    def test_in_threads(self):
+        """It comes out of parallel calls too."""
+        ApproveToolCallEvent.subscribe(lambda event: raise_(STOPPED))
+        with pytest.raises(StopIteration) as caught, Run() as run:
+            run.call_tools([CALL, CALL], {"lookup": lookup}, parallel=2)
+        assert STOPPED is caught.value
+
+    def test_of_pieces_and_own_gates(self):
+        """So it does out of a piece, and of a gate of the run's own."""
+        BeforePayment.subscribe(lambda event: raise_(STOPPED))
+        AfterToolCallEvent.subscribe(lambda event: raise_(STOPPED))
+        run = Run.begin()
+        with pytest.raises(StopIteration) as caught:
+            run.emit(BeforePayment, amount=1)
+        assert STOPPED is caught.value
+        with pytest.raises(StopIteration) as caught, run.tool_call(CALL):
+            pass
+        assert STOPPED is caught.value
+
+    def test_at_the_beginning(self):
+        """It refuses the run that it judges."""
+        BeforeInvocationEvent.subscribe(lambda event: raise_(STOPPED))
+        with capture() as recorder, pytest.raises(StopIteration) as caught, Run():
+            pass
+        assert STOPPED is caught.value
+        assert "boom" == only(recorder, InferenceDeniedEvent).reason
+
+    @pytest.mark.parametrize(
+        "told", [InferenceStartedEvent, ToolCallStartedEvent, ToolCallCompletedEvent, InferenceCompletedEvent]
+    )
+    def test_of_a_strict_observer(self, told):
+        """Of an observer that may raise as well."""
+        configure(strict=True)
+        told.subscribe(lambda event: raise_(STOPPED))
+        with pytest.raises(StopIteration) as caught, Run() as run:
+            run.call_tools([CALL], {"lookup": lookup})
+        assert STOPPED is caught.value
+
+    def test_of_the_last_gate_of_a_run_that_is_not_entered(self):
+        """Also where the run ends because its start could not be told."""
+        configure(strict=True)
+        InferenceStartedEvent.subscribe(lambda event: raise_(ValueError("told")))
+        AfterInvocationEvent.subscribe(lambda event: raise_(STOPPED))
+        with capture() as recorder, pytest.raises(ValueError, match="told") as caught, Run():
+            pass
+        assert "meanwhile: StopIteration: boom" == caught.value.__notes__[-1]
+        assert caught.value is only(recorder, InferenceFailedEvent).error
+
+    def test_with_another(self):
+        """What is raised while it goes on is noted at it."""
+        configure(strict=True)
+        stopped = StopIteration("boom")
+        GateDecisionEvent.subscribe(lambda event: raise_(ValueError("told")))
+        ApproveToolCallEvent.subscribe(lambda event: raise_(stopped))
+        with pytest.raises(StopIteration) as caught, Run() as run:
+            run.call_tools([CALL], {"lookup": lookup})
+        assert stopped is caught.value
+        assert "meanwhile: ValueError: told" in stopped.__notes__
+
+    def test_on_a_loop(self):
+        """Out of an async run it comes as Python has it come out of a coroutine; its events tell of it."""
+
+        async def main():
+            async with AsyncRun():
+                pass
+
+        AfterInvocationEvent.subscribe(lambda event: raise_(STOPPED))
+        with capture() as recorder, pytest.raises(RuntimeError) as caught:
+            asyncio.run(main())
+        assert STOPPED is caught.value.__cause__ is only(recorder, InferenceFailedEvent).error
+
+    def test_of_a_call_on_a_loop(self):
+        """So it does out of a call."""
+        caught = []
+
+        async def main():
+            async with AsyncRun() as run:
+                with pytest.raises(RuntimeError) as raised:
+                    await run.call_tools([CALL], {"lookup": lookup})
+                caught.append(raised.value)
+
+        AfterToolCallEvent.subscribe(lambda event: raise_(STOPPED))
+        asyncio.run(main())
+        assert STOPPED is caught[0].__cause__
 
 
 class TestInterruptedObservers:
