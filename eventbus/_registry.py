@@ -96,7 +96,7 @@ class Receiver:
         correlation_id: The only run it hears, or None for all.
         accepts: Tells at compile time whether an event class is of interest; None for all.
         serial: Async deliveries with the same `serial` and run follow one another.
-        per_event: For a handler whose instance lives for one event, in a stateful hook for one without a run, its
+        per_event: For a handler whose instance lives for one event, in a stateful hook for one without a run:
             `(hook class, method)`; else None.
         origin: Where its function was defined, if that may happen again; else None.
     """
