@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from types import FrameType, FunctionType
 from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeAlias, TypeVar, cast, overload
@@ -37,6 +38,7 @@ _MARK: Final = "_eventbus_on"
 _OWN: Final = "_eventbus_class"
 _KEY: Final = "_eventbus_key"
 _PLACE: Final = "_eventbus_place"
+_BEFORE: Final = "_eventbus_before"
 
 Place: TypeAlias = tuple[str, int]
 Retired: TypeAlias = tuple[str, str]
@@ -416,9 +418,7 @@ class Hook:
             _check_class(cls, handlers)
         except TypeError:
             if first is not None:
-                # Its first pass went live before attrs gave it a constructor.
-                first.unregister()
-                _forget(first)
+                _undo(first)
             raise
         if first is not None:
             key: Hashable = first.__dict__[_KEY]
@@ -433,8 +433,21 @@ class Hook:
             _check_replaces(cls, key, handlers)
             setattr(cls, _OWN, cls)
             setattr(cls, _KEY, key)
+            if first is None:
+                earlier = _registry.state.hooks.get(key)
+                setattr(cls, _BEFORE, None if earlier is None else (weakref.ref(earlier.cls), earlier.wanted))
             _put(cls, handlers, retired)
         _tell(retired)
+
+    @classmethod
+    def __attrs_init_subclass__(cls) -> None:
+        # Called by attrs for a class that it has not made anew: only now there is the constructor.
+        if not is_abstract(cls):
+            try:
+                _check_constructor(cls, "__init__")
+            except TypeError:
+                _undo(cls)
+                raise
 
     @classmethod
     def register(cls) -> None:
@@ -632,12 +645,21 @@ def _put(cls: type[Hook], handlers: list[Handler], retired: list[Retired]) -> No
     _settle(entry, retired)
 
 
-def _forget(cls: type[Hook]) -> None:
-    # Its entry stays where live subclasses of an earlier definition are counted in it.
+def _undo(cls: type[Hook]) -> None:
+    # The class went live before attrs gave it a constructor that cannot be called; what it took the place of
+    # comes back. Its entry stays where live subclasses of an earlier definition are counted in it.
+    cls.unregister()
     with _registry.lock:
         key = cls.__dict__[_KEY]
         entry = _registry.state.hooks.get(key)
-        if entry is not None and not entry.live_below:
+        if entry is None or entry.cls is not cls:
+            return
+        reference, wanted = cls.__dict__[_BEFORE] or (lambda: None, False)
+        earlier: type[Hook] | None = reference()
+        if earlier is not None:
+            entry.cls, entry.handlers, entry.wanted = earlier, _handlers_of(earlier), wanted
+            _settle(entry, [])
+        elif not entry.live_below:
             del _registry.state.hooks[key]
 
 

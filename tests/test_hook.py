@@ -683,9 +683,17 @@ class TestAttrsAndDataclasses:
         with open(__file__) as file:
             assert "class First(Hook):" in "".join(file.read().splitlines()[info.line - 1 : info.line + 1])
 
-    @pytest.mark.parametrize("decorator", [attrs.define, dataclasses.dataclass(slots=True)])
+    @pytest.mark.parametrize(
+        "decorator",
+        [
+            attrs.define,
+            attrs.define(slots=False),
+            attrs.define(slots=False, auto_attribs=True),
+            dataclasses.dataclass(slots=True),
+        ],
+    )
     def test_a_required_field_is_told_and_leaves_nothing_live(self, decorator):
-        """What the constructor needs is seen in the second pass; the first pass is undone."""
+        """What the constructor needs is seen once there is one; that the class went live is undone."""
         with pytest.raises(TypeError, match=r"Audit.__init__ needs client"):
 
             @decorator
@@ -698,6 +706,56 @@ class TestAttrsAndDataclasses:
 
         assert {} == states()
         assert not Placed.has_receivers()
+
+    def test_an_abstract_class_may_have_required_fields(self):
+        """No instance is made of it."""
+
+        @attrs.define(slots=False)
+        class Base(Hook):
+            abstract = True
+            client: object
+
+        assert {"Base": "abstract"} == states()
+
+    @pytest.mark.parametrize("decorator", [attrs.define, attrs.define(slots=False)])
+    @pytest.mark.parametrize("is_wanted", [True, False])
+    def test_a_failed_definition_leaves_the_earlier_one_as_it_was(self, decorator, is_wanted):
+        """The hook that was to be replaced is live again, or unregistered, as it was, and in its place."""
+        seen = []
+        first = run(
+            """
+            class Audit(Hook):
+                @on(Placed)
+                def audit(self):
+                    seen.append("earlier")
+
+            class Other(Hook):
+                @on(Placed)
+                def audit(self):
+                    seen.append("other")
+            """,
+            seen=seen,
+        )
+        if not is_wanted:
+            first["Audit"].unregister()
+        with pytest.raises(TypeError, match=r"Audit.__init__ needs client"):
+            run(
+                """
+                @decorator
+                class Audit(Hook):
+                    client: object
+
+                    @on(Placed)
+                    def audit(self):
+                        seen.append("failed")
+                """,
+                seen=seen,
+                decorator=decorator,
+            )
+        Placed.emit()
+        assert [*["earlier"] * is_wanted, "other"] == seen
+        assert first["Audit"] in hooks()
+        assert {"Audit": "live" if is_wanted else "unregistered", "Other": "live"} == states()
 
     def test_the_first_pass_undone_revives_the_base(self):
         """A base that only the undone first pass had retired is live again."""
@@ -747,6 +805,19 @@ class TestAttrsAndDataclasses:
         Placed.emit()
         assert ["Leaf", "Base"] == seen
         assert again["Base"] in hooks()
+
+    def test_a_failed_definition_that_has_no_earlier_one_keeps_the_count_too(self):
+        """A name that live subclasses were counted under before its class was known stays known."""
+        source = "class Base(Hook):\n    pass\n"
+        leaf = run(source + "class Leaf(Base):\n    pass")["Leaf"]
+        with isolated():
+            leaf.register()
+            with pytest.raises(TypeError, match="needs client"):
+                run("@attrs.define\nclass Base(Hook):\n    client: object", attrs=attrs)
+            run(source)
+            assert ["Leaf"] == live()
+            leaf.unregister()
+            assert ["Base"] == live()
 
     def test_stateful_with_slots(self):
         """A stateful attrs hook keeps its fields for the run."""
