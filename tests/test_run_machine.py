@@ -131,7 +131,7 @@ class Fact:
     """
     What the script itself did or saw.
 
-    A model or tool is entered ("body") and left ("left", with what it raised), and the caller of a tool has its
+    A model or tool is entered ("body") and left ("left", with what it raised), and who called a tool has its
     "answer". A run is "entered", is completed ("complete"), begins a turn ("turn"), has none left ("used up"),
     is about to be ended ("ending", with its error), and was ended in vain ("ended", with what that raised).
     """
