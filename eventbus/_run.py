@@ -60,6 +60,11 @@ from ._telling import Telling
 from .catalog import (
     ContextCompactedEvent,
     InferenceChunkEvent,
+    InferenceCompletedEvent,
+    InferenceDeniedEvent,
+    InferenceFailedEvent,
+    InferenceMaxTurnsReachedEvent,
+    InferenceStartedEvent,
     TurnCompletedEvent,
     TurnStartedEvent,
     as_agent,
@@ -70,6 +75,15 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 DEFAULT_RETRIES = 5
+
+THE_RUN_S_OWN: Final = (
+    InferenceStartedEvent,
+    InferenceDeniedEvent,
+    InferenceCompletedEvent,
+    InferenceFailedEvent,
+    InferenceMaxTurnsReachedEvent,
+)
+"""The events that say how a run begins and ends."""
 
 _WITHIN: Final = nullcontext()
 
@@ -228,9 +242,11 @@ class RunBase:
             **kwargs: The event's fields.
 
         Returns:
-            The event, if it is a gate; None for an observed event, and after the run's end.
+            The event, if it is a gate; None for an observed event, which is not told after the run's end.
 
         Raises:
+            RunEndedError: If the run has ended, and nobody can judge the gate any more.
+            TypeError: If it is an event that begins or ends a run.
             Exception: What a gate's handler raised.
         """
         gate = self._own_gate(event_class, args, kwargs)
@@ -243,9 +259,17 @@ class RunBase:
         if args:
             msg = f"{event_class.__name__} takes keyword arguments only."
             raise TypeError(msg)
-        self._must_have_begun()
-        if self.over or issubclass(event_class, Event):
+        if issubclass(event_class, THE_RUN_S_OWN):
+            msg = (
+                f"{event_class.__name__} is told by the run itself; to end it, call `complete` and leave its "
+                f"block, or `end` where it was begun with `begin`."
+            )
+            raise TypeError(msg)
+        self._must_have_opened()
+        if issubclass(event_class, Event):
             return None
+        if self.over:
+            raise self.ended()
         gate: ProtectedEvent = build(event_class, {"correlation_id": self.id, "run": self.info, **fields})
         return gate
 
@@ -255,7 +279,7 @@ class RunBase:
         return tell(self, event_class, **fields)
 
     def _tell(self, script: Script[Any]) -> None:
-        self._must_have_begun()
+        self._must_have_opened()
         drive(script)
 
     def accept_message(self, message: Any) -> None:
@@ -288,9 +312,12 @@ class RunBase:
         """
         if self._ending or self.over:
             raise self.ended()
-        if not self._open:
+        self._must_have_opened()
+
+    def _must_have_opened(self) -> None:
+        if not self._open and not self.over:
             self._must_have_begun()
-            msg = f"{self!r} is still being judged by its gates; nothing can begin in it yet."
+            msg = f"{self!r} is still being judged by its gates; nothing can begin or be told in it yet."
             raise RuntimeError(msg)
 
     def _must_have_begun(self) -> None:

@@ -644,12 +644,18 @@ class TestInvocation:
             assert said == recorder.events[0].reason
 
     def test_nothing_begins_while_it_is_judged(self):
-        """What a gate begins in the run it is judging is refused; what it tells is told."""
+        """What a gate begins in the run it is judging is refused, and so is what it tells of it."""
         said = []
 
         def guard(event):
-            run.emit(Counted, number=1)
-            for begin in (lambda: run.call_tools([CALL], {}), lambda: run.end()):
+            for begin in (
+                lambda: run.call_tools([CALL], {}),
+                lambda: run.end(),
+                lambda: run.chunk("c"),
+                lambda: run.compacted(),
+                lambda: run.emit(Counted, number=1),
+                lambda: run.emit(BeforePayment, amount=1),
+            ):
                 with pytest.raises(RuntimeError, match="still being judged") as caught:
                     begin()
                 said.append(str(caught.value))
@@ -658,8 +664,8 @@ class TestInvocation:
         run = Run(correlation_id="run-1")
         with capture() as recorder, run:
             pass
-        assert ["Counted", "InferenceStarted", "InferenceCompleted"] == names(recorder)
-        assert 2 == len(said)
+        assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
+        assert 6 == len(said)
 
     def test_the_result_after_the_gate(self):
         """An AfterInvocation gate replaces the result."""
@@ -1670,6 +1676,25 @@ class TestPieces:
             with pytest.raises(TypeError, match=r"number|amount"):
                 run.emit(event_class)
 
+    @pytest.mark.parametrize(
+        "event_class",
+        [
+            InferenceStartedEvent,
+            InferenceDeniedEvent,
+            InferenceCompletedEvent,
+            InferenceFailedEvent,
+            InferenceMaxTurnsReachedEvent,
+        ],
+    )
+    def test_emit_a_beginning_or_an_end(self, event_class):
+        """How a run begins and ends is the run's to tell; the error says how it does."""
+        with capture() as recorder, Run() as run:
+            with pytest.raises(
+                TypeError, match=f"{event_class.__name__} is told by the run itself.*`complete`.*`end`"
+            ):
+                run.emit(event_class)
+        assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
+
     def test_chunk(self):
         """A chunk is told with its decoded text."""
         with capture(InferenceChunkEvent) as recorder, Run("sundae") as run:
@@ -1747,9 +1772,18 @@ class TestBeginAndEnd:
             run.chunk("late")
             run.compacted()
             assert None is run.emit(Counted, number=1)
-            assert None is run.emit(BeforePayment, amount=1)
         assert ["InferenceStarted", "InferenceCompleted"] == names(recorder)
         assert "first" == run.result
+
+    def test_a_gate_after_the_end(self):
+        """A gate of one's own judges nothing after the end, and must not look passed."""
+        asked = []
+        BeforePayment.subscribe(asked.append)
+        run = Run.begin()
+        run.end()
+        with pytest.raises(RunEndedError, match="has ended"):
+            run.emit(BeforePayment, amount=1)
+        assert [] == asked
 
     @pytest.mark.parametrize(
         "begins",
