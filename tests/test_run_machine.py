@@ -131,9 +131,9 @@ class Fact:
     """
     What the script itself did or saw.
 
-    A model or tool is entered ("body") and left ("left", with what it raised), and who called a tool has its
-    "answer". A run is "entered", is completed ("complete"), begins a turn ("turn"), has none left ("used up"),
-    is about to be ended ("ending", with its error), and was ended in vain ("ended", with what that raised).
+    A model or tool is entered ("body") and left ("left", with what it raised), and who called a tool has
+    its "answer". A run is "entered", is completed ("complete"), begins a turn ("turn"), has none left ("used
+    up"), is about to be ended ("ending", with its error), was ended in vain ("ended", with what that raised).
     """
 
     what: str
@@ -975,7 +975,7 @@ def refusal_violations(player: Player, items: list[tuple[int, str, Any]]) -> lis
             if not isinstance(gate, BeforeModelCallEvent):
                 reasons.append(reason)
     answers = [fact.value.error for _, what, fact in items if what == "answer"]
-    if reasons and answers and answers != reasons:
+    if reasons and answers and answers != reasons and is_calm(player.script):
         found.append(f"was refused for {reasons}, answered: {answers}")
     quiet = not is_calm(player.script) or ends_elsewhere(player.script)
     if [denial.reason for denial in denials] != reasons and not (quiet and not denials):
