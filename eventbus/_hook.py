@@ -16,7 +16,7 @@ import attrs
 from . import _registry
 from ._event import EventRoot
 from ._priority import Priority
-from ._registry import Receiver, next_order, signal_of
+from ._registry import EventSignal, Receiver, invalidate, next_order, signal_of
 from ._report import notice
 from ._shared import Shared
 from ._stateful import Instances
@@ -293,9 +293,9 @@ class HookEntry:
             line=line,
         )
 
-    def connect(self) -> None:
+    def connect(self, changes: Changes) -> None:
         """
-        Make receivers of the handlers and connect them.
+        Make receivers of the handlers, to be connected with the other changes.
         """
         cls = self.cls
         if cls.stateful:
@@ -324,19 +324,21 @@ class HookEntry:
                 accepts=getattr(cls, f"_accepts_in_{handler.name}", None),
                 serial=serial,
                 per_event=per_event,
+                in_force=False,
             )
             self.receivers.append(receiver)
-            for event in handler.events:
-                signal_of(event).connect(receiver, weak=False)
+            changes.wiring.extend((self, receiver, signal_of(event)) for event in handler.events)
 
-    def disconnect(self) -> None:
+    def disconnect(self, changes: Changes) -> None:
         """
         Take the receivers out again, with what was kept for them.
         """
         for receiver, handler in zip(self.receivers, self.handlers, strict=True):
-            for event in handler.events:
-                signal_of(event).disconnect(receiver)
-        self.close()
+            changes.wiring.extend((self, receiver, signal_of(event)) for event in handler.events)
+        self.receivers = []
+        if self.instances is not None:
+            changes.closing.append(self.instances)
+            self.instances = None
 
     def close(self) -> None:
         """
@@ -346,6 +348,50 @@ class HookEntry:
         if self.instances is not None:
             self.instances.close()
             self.instances = None
+
+
+class Changes:
+    """
+    What becomes of a change of hooks once the registry is no longer locked.
+
+    Blinker tells listeners of its own when a receiver comes or goes, an instance may have a finalizer, and a
+    retirement is a line: all of this is user code.
+
+    Attributes:
+        wiring: The receivers that come or go, with the signals to connect them to.
+        closing: The instances of stateful hooks to be dropped.
+        retired: The names of the classes that were retired, each with that of the class that did it.
+    """
+
+    __slots__ = ("closing", "retired", "wiring")
+
+    def __init__(self) -> None:
+        self.wiring: list[tuple[HookEntry, Receiver, EventSignal]] = []
+        self.closing: list[Instances] = []
+        self.retired: list[Retired] = []
+
+    def carry_out(self) -> None:
+        """
+        Connect what comes, switch over in one step, disconnect what goes, and tell.
+
+        Another thread may change the same hook meanwhile; what its entry says at the end is what holds.
+        """
+        try:
+            for entry, receiver, signal in self.wiring:
+                if receiver in entry.receivers:
+                    signal.connect(receiver, weak=False)
+        finally:
+            with _registry.lock:
+                for entry, receiver, signal in self.wiring:
+                    receiver.in_force = receiver in entry.receivers
+                    invalidate(signal.owner)
+        for instances in self.closing:
+            instances.close()
+        for entry, receiver, signal in self.wiring:
+            if receiver not in entry.receivers:
+                signal.disconnect(receiver)
+        for base, by in self.retired:
+            notice("debug", ("HOOK", "RETIRED"), ("hook", base), by=by)
 
 
 def _per_event(cls: type[Hook], method: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -428,7 +474,7 @@ class Hook:
             key = (cls.__module__, cls.__qualname__)
         if first is None:
             setattr(cls, _PLACE, _place_of_class_statement(cls))
-        retired: list[Retired] = []
+        changes = Changes()
         with _registry.lock:
             _check_replaces(cls, key, handlers)
             setattr(cls, _OWN, cls)
@@ -436,8 +482,8 @@ class Hook:
             if first is None:
                 earlier = _registry.state.hooks.get(key)
                 setattr(cls, _BEFORE, None if earlier is None else (weakref.ref(earlier.cls), earlier.wanted))
-            _put(cls, handlers, retired)
-        _tell(retired)
+            _put(cls, handlers, changes)
+        changes.carry_out()
 
     @classmethod
     def __attrs_init_subclass__(cls) -> None:
@@ -463,30 +509,32 @@ class Hook:
         if cls is Hook or is_abstract(cls):
             msg = f"{cls.__qualname__} is abstract and cannot be live; subclass it."
             raise TypeError(msg)
-        retired: list[Retired] = []
+        changes = Changes()
         with _registry.lock:
             key = cls.__dict__[_KEY]
             entry = _registry.state.hooks.get(key)
             if entry is None or entry.cls is not cls:
                 handlers = _handlers_of(cls)
                 _check_replaces(cls, key, handlers)
-                _put(cls, handlers, retired)
+                _put(cls, handlers, changes)
             else:
                 _check_replaces(cls, key, entry.handlers)
                 entry.wanted = True
-                _settle(entry, retired)
-        _tell(retired)
+                _settle(entry, changes)
+        changes.carry_out()
 
     @classmethod
     def unregister(cls) -> None:
         """
         Take the class out of the bus, with the instances kept for it; a base that it retired is live again.
         """
+        changes = Changes()
         with _registry.lock:
             entry = _registry.state.hooks.get(cls.__dict__.get(_KEY))
             if entry is not None and entry.cls is cls:
                 entry.wanted = False
-                _settle(entry, [])
+                _settle(entry, changes)
+        changes.carry_out()
 
 
 def _handlers_of(cls: type[Hook]) -> list[Handler]:
@@ -629,7 +677,7 @@ def _live_below(cls: type, key: Hashable) -> list[HookEntry]:
     ]
 
 
-def _put(cls: type[Hook], handlers: list[Handler], retired: list[Retired]) -> None:
+def _put(cls: type[Hook], handlers: list[Handler], changes: Changes) -> None:
     key = cls.__dict__[_KEY]
     entry = _registry.state.hooks.get(key)
     if entry is None:
@@ -638,55 +686,51 @@ def _put(cls: type[Hook], handlers: list[Handler], retired: list[Retired]) -> No
         _registry.state.hooks[key] = entry
     else:
         entry.wanted = False
-        _settle(entry, [])
+        _settle(entry, changes, is_told=False)
     entry.cls = cls
     entry.handlers = handlers
     entry.wanted = not is_abstract(cls)
-    _settle(entry, retired)
+    _settle(entry, changes)
 
 
 def _undo(cls: type[Hook]) -> None:
     # The class went live before attrs gave it a constructor that cannot be called; what it took the place of
     # comes back. Its entry stays where live subclasses of an earlier definition are counted in it.
-    cls.unregister()
+    changes = Changes()
     with _registry.lock:
         key = cls.__dict__[_KEY]
         entry = _registry.state.hooks.get(key)
-        if entry is None or entry.cls is not cls:
-            return
-        reference, wanted = cls.__dict__[_BEFORE] or (lambda: None, False)
-        earlier: type[Hook] | None = reference()
-        if earlier is not None:
-            entry.cls, entry.handlers, entry.wanted = earlier, _handlers_of(earlier), wanted
-            _settle(entry, [])
-        elif not entry.live_below:
-            del _registry.state.hooks[key]
+        if entry is not None and entry.cls is cls:
+            entry.wanted = False
+            _settle(entry, changes)
+            reference, wanted = cls.__dict__[_BEFORE] or (lambda: None, False)
+            earlier: type[Hook] | None = reference()
+            if earlier is not None:
+                entry.cls, entry.handlers, entry.wanted = earlier, _handlers_of(earlier), wanted
+                _settle(entry, changes, is_told=False)
+            elif not entry.live_below:
+                del _registry.state.hooks[key]
+    changes.carry_out()
 
 
-def _settle(entry: HookEntry, retired: list[Retired]) -> None:
+def _settle(entry: HookEntry, changes: Changes, *, is_told: bool = True) -> None:
     # Make the entry live or not, as it should be, and with it the classes it specialises.
     live = entry.wanted and not entry.live_below
     if live == entry.live:
         return
     entry.live = live
     if live:
-        entry.connect()
+        entry.connect(changes)
     else:
-        entry.disconnect()
+        entry.disconnect(changes)
     above = _entries_above(entry.cls)
     for other in above:
         other.live_below += 1 if live else -1
     for other in above:
         was_live = other.live
-        _settle(other, retired)
-        if was_live and not other.live:
-            retired.append((other.cls.__name__, entry.cls.__name__))
-
-
-def _tell(retired: list[Retired]) -> None:
-    # Not while the registry is locked: whoever hears it may run anything.
-    for base, by in retired:
-        notice("debug", ("HOOK", "RETIRED"), ("hook", base), by=by)
+        _settle(other, changes, is_told=is_told)
+        if is_told and was_live and not other.live:
+            changes.retired.append((other.cls.__name__, entry.cls.__name__))
 
 
 def _place_of_class_statement(cls: type) -> Place | None:

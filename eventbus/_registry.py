@@ -99,6 +99,7 @@ class Receiver:
         per_event: For a handler whose instance lives for one event, in a stateful hook for one without a run:
             `(hook class, method)`; else None.
         origin: Where its function was defined, if that may happen again; else None.
+        in_force: Whether it counts while it is connected: those of hooks come and go together, in one step.
     """
 
     __slots__ = (
@@ -107,6 +108,7 @@ class Receiver:
         "call",
         "correlation_id",
         "hook",
+        "in_force",
         "name",
         "order",
         "origin",
@@ -132,6 +134,7 @@ class Receiver:
         serial: Hashable = None,
         per_event: tuple[type, Callable[[Any, Any], Any]] | None = None,
         origin: Origin | None = None,
+        in_force: bool = True,
     ) -> None:
         self.call = call
         self.name = name
@@ -145,6 +148,7 @@ class Receiver:
         self.serial: Hashable = target if serial is None else serial
         self.per_event = per_event
         self.origin = origin
+        self.in_force = in_force
 
     def __repr__(self) -> str:
         return f"<receiver {self.name}>"
@@ -263,7 +267,7 @@ class EventSignal(Signal):
         # A copy made in one step: a weak receiver may die, and be taken out, between two of ours.
         for key, value in self.receivers.copy().items():
             if isinstance(value, Receiver):
-                if value.correlation_id is None:
+                if value.correlation_id is None and value.in_force:
                     yield value
                 continue
             weak = isinstance(value, weakref.ref)

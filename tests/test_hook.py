@@ -828,6 +828,25 @@ class TestAttrsAndDataclasses:
         leaf.unregister()
         assert ["Base"] == live()
 
+    def test_a_failed_definition_that_was_replaced_meanwhile_leaves_that(self):
+        """What took the name while attrs was at work is not undone with it."""
+        source = "class Audit(Hook):\n    pass\n"
+        defined = []
+
+        def define(cls, fields):
+            defined.append(run(source)["Audit"])
+            return fields
+
+        with pytest.raises(TypeError, match="needs client"):
+            run(
+                "@attrs.define(field_transformer=define, slots=False)\n"
+                "class Audit(Hook):\n    client: object",
+                attrs=attrs,
+                define=define,
+            )
+        assert {"Audit": "live"} == states()
+        assert defined == [info.cls for info in hooks()]
+
     def test_stateful_with_slots(self):
         """A stateful attrs hook keeps its fields for the run."""
         seen = []
@@ -862,6 +881,109 @@ class TestAttrsAndDataclasses:
         type("Copy", (Hook,), body)
         Placed.emit()
         assert ["Audit", "Copy"] == seen
+
+
+class TestListenersOfBlinker:
+    """Whoever listens to blinker's news of receivers is user code, and runs without the registry's lock."""
+
+    SOURCE = """
+        class Audit(Hook):
+            stateful = __stateful__
+            @on(Placed, Shipped)
+            def audit(self):
+                seen.append(__tag__)
+    """
+
+    def test_they_may_wait_for_another_thread(self):
+        """One that subscribes, emits and defines hooks goes on meanwhile, whether a hook comes or goes."""
+        done = []
+
+        def listener(signal, **_):
+            def work():
+                with Shipped.subscribe(lambda e: None):
+                    Shipped.emit()
+
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join(5)
+            done.append(not thread.is_alive())
+
+        Placed.signal.receiver_connected.connect(listener)
+        Placed.signal.receiver_disconnected.connect(listener)
+
+        class Audit(Hook):
+            @on(Placed)
+            def audit(self):
+                pass
+
+        Audit.unregister()
+        Audit.register()
+        assert [True] * 3 == done
+
+    def test_a_change_counts_in_one_step(self):
+        """While a later definition takes the place of an earlier one, one of them counts at any moment."""
+        seen, news = [], []
+
+        def listener(signal, **_):
+            news.append(signal)
+            Placed.emit()
+
+        run(self.SOURCE, seen=seen, __tag__="earlier", __stateful__=False)
+        for signal in (Placed.signal, Shipped.signal):
+            signal.receiver_connected.connect(listener)
+            signal.receiver_disconnected.connect(listener)
+        run(self.SOURCE, seen=seen, __tag__="later", __stateful__=False)
+        assert [Placed.signal, Shipped.signal] * 2 == news
+        assert ["earlier"] * 2 + ["later"] * 2 == seen
+
+    def test_a_hook_that_a_listener_unregisters_stays_so(self):
+        """What was decided last holds, though the connecting had begun before."""
+        seen, defined = [], []
+
+        def listener(signal, **_):
+            defined.append(hooks().get("Audit"))
+            defined[0].cls.unregister()
+
+        Placed.signal.receiver_connected.connect(listener)
+        run(self.SOURCE, seen=seen, __tag__="never", __stateful__=False)
+        assert 1 == len(defined)
+        Placed.emit()
+        Shipped.emit()
+        assert [] == seen
+        assert ({}, {}) == (Placed.signal.receivers, Shipped.signal.receivers)
+
+    def test_one_that_fails_ends_the_class_statement(self):
+        """Its error is raised, and what was connected until then counts."""
+
+        def listener(signal, **_):
+            raise ValueError("no more receivers")
+
+        Shipped.signal.receiver_connected.connect(listener)
+        with pytest.raises(ValueError, match="no more"):
+            run(self.SOURCE, seen=(seen := []), __tag__="connected", __stateful__=False)
+        Placed.emit()
+        assert ["connected"] == seen
+
+    def test_a_finalizer_of_an_instance_runs_without_the_lock_too(self):
+        """What is kept for runs is let go of after the change."""
+        done = []
+
+        class Audit(Hook):
+            stateful = True
+
+            @on(Placed)
+            def audit(self):
+                pass
+
+            def __del__(self):
+                thread = threading.Thread(target=lambda: type("Other", (Hook,), {}))
+                thread.start()
+                thread.join(5)
+                done.append(not thread.is_alive())
+
+        Placed.emit(correlation_id="a")
+        Audit.unregister()
+        assert [True] == done
 
 
 class TestSpecialising:
