@@ -17,6 +17,7 @@ import attrs
 from ._readonly import thaw
 from ._scheduler import Delivery, delivery_var, discard, scheduler
 from ._steps import Ask, Carried, Perform, Quiet, Raised, Script, Step, Tell, Wait
+from ._verdict import shown
 from .values import ToolCall, ToolResult
 
 T = TypeVar("T")
@@ -274,8 +275,12 @@ def tool_performer(tools: Tools) -> Performer:
             return tools(plain)
         named = cast("Any", tools)
         tool = named.get(call.name)
+        if not callable(tool) and call.name in named:
+            msg = f"The tool {call.name!r} is not callable: {shown(tool)}."
+            raise TypeError(msg)
         if tool is None:
-            msg = f"There is no tool {call.name!r}; there are: {', '.join(map(str, named)) or 'none'}."
+            known = ", ".join(str(name) for name, other in named.items() if callable(other))
+            msg = f"There is no tool {call.name!r}; there are: {known or 'none'}."
             raise LookupError(msg)
         if not isinstance(arguments, dict):
             msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."

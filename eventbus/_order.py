@@ -31,7 +31,7 @@ from ._steps import (
     passed,
     performed,
 )
-from ._verdict import author_of, decision, refusal_of, seconds_of, text_of, was_written
+from ._verdict import author_of, decision, refusal_of, seconds_of, settings_of, text_of, was_written
 from .catalog import (
     CatalogEvent,
     GateDecisionEvent,
@@ -533,7 +533,7 @@ def call_model(
                 raise ModelCallRefused(*refused)
             # What no gate has written stays the caller's own.
             sent = before.messages if was_written(before, "messages") else messages
-            options = before.settings if was_written(before, "settings") else settings
+            options = settings_of(before) if was_written(before, "settings") else settings
             if before.response is not None:
                 return (yield from _answer_model(run, sent, before.response, model, options, attempt))
         name = options.get("model", model)
@@ -607,7 +607,8 @@ def _attempt_model(
         if after is not None:
             may_retry = attempt <= max_retries
             yield from judge(run, after, may_retry=may_retry)
-            response = after.response
+            if was_written(after, "response"):
+                response = after.response
             if after.retry and may_retry:
                 wait = Wait(seconds_of(after))
     except Abandoned:

@@ -4,14 +4,15 @@ What the edits of a gate mean: what was decided, by whom, and why.
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from threading import TIMEOUT_MAX
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ._event import STICKY
 from ._gate import RAISED, Edit, ProtectedEvent
 
 if TYPE_CHECKING:
-    from .gates import AfterModelCallEvent, AfterToolCallEvent
+    from .gates import AfterModelCallEvent, AfterToolCallEvent, BeforeModelCallEvent
 
 ANSWERS: Final = ("result", "response")
 """The fields that answer in place of a call."""
@@ -31,7 +32,7 @@ def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, 
             return None
     elif edit.field == "retry":
         if edit.new:
-            action, applied = "retry", edit.applied and may_retry
+            action, applied = "retry", edit.applied and may_retry and bool(gate["retry"])
             reasons = [e.new for e in gate.edits if e.field == "reason" and e.handler == edit.handler]
             reason = reasons[-1] if reasons else None
         elif not edit.old:
@@ -39,7 +40,7 @@ def decision(gate: ProtectedEvent, edit: Edit, *, may_retry: bool) -> dict[str, 
     elif edit.field == "reason" and any(e.field == "retry" and e.handler == edit.handler for e in gate.edits):
         return None
     elif edit.field in ANSWERS and not gate.reverse and edit.new is not None:
-        action = "answer"
+        action, applied = "answer", edit.applied and not is_refused(gate)
     return {
         "gate": type(gate).__name__,
         "by": edit.handler,
@@ -59,6 +60,13 @@ def is_sticky(gate: ProtectedEvent, name: str) -> bool:
     return field is not None and bool(field.metadata[STICKY])
 
 
+def is_refused(gate: ProtectedEvent) -> bool:
+    """
+    Tell whether a handler has refused what a gate judges.
+    """
+    return any(is_sticky(gate, name) and getattr(gate, name) for name in gate._writable)
+
+
 def text_of(error: BaseException) -> str:
     """
     Return an error's own text, or its name if it has none; never fails.
@@ -67,6 +75,16 @@ def text_of(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:
         return type(error).__name__
+
+
+def shown(value: object) -> str:
+    """
+    Return a value as an error shows it; never fails.
+    """
+    try:
+        return repr(value)
+    except Exception:
+        return f"a {type(value).__name__}"
 
 
 def reason_of(verdict: object, by: str | None) -> str:
@@ -115,8 +133,23 @@ def seconds_of(gate: AfterModelCallEvent | AfterToolCallEvent) -> float:
     retry: Any = gate.retry
     if retry is True:
         return 0.0
-    if isinstance(retry, (int, float)) and math.isfinite(retry) and retry >= 0:
+    if isinstance(retry, (int, float)) and 0 <= retry <= TIMEOUT_MAX:
         return float(retry)
     by = author_of(gate, "retry")
-    msg = f"{by} must set `retry` to True or to the seconds to wait first, not to {retry!r}."
+    msg = f"{by} must set `retry` to True or to the seconds to wait first, not to {shown(retry)}."
+    raise TypeError(msg)
+
+
+def settings_of(gate: BeforeModelCallEvent) -> Mapping[str, Any]:
+    """
+    Return the settings that a gate has rewritten.
+
+    Raises:
+        TypeError: If they are no mapping.
+    """
+    settings: Any = gate.settings
+    if isinstance(settings, Mapping):
+        return cast("Mapping[str, Any]", settings)
+    by = author_of(gate, "settings")
+    msg = f"{by} must set `settings` of {type(gate).__name__} to a mapping, not to {shown(settings)}."
     raise TypeError(msg)

@@ -26,7 +26,7 @@ from eventbus import (
 )
 from eventbus._order import as_arguments, as_result, call_tool, end, step
 from eventbus._steps import Abandoned, Ask, Perform, Quiet, Raised, Tell, ToolOutcome, passed, performed
-from eventbus._verdict import decision, refusal_of, seconds_of, text_of
+from eventbus._verdict import decision, refusal_of, seconds_of, shown, text_of
 
 CALL = ToolCall("call_1", "lookup", {"order": "A1"})
 
@@ -201,6 +201,13 @@ class TestDecisions:
         ] == meaning(gate)
         assert ("no", None) == refusal_of(gate, "cancel")
 
+    def test_an_answer_to_what_is_refused(self):
+        """An answer to a call that is refused all the same is told as not applied."""
+        gate = BeforeToolCallEvent(tool_call=CALL)
+        gate.result = "cached"
+        gate.cancel = "no"
+        assert [("answer", "result", None, False), ("deny", "cancel", "no", True)] == meaning(gate)
+
     def test_a_refusal_without_words_or_author(self):
         """Without words it says who refused; nobody in particular is a gate."""
         gate = BeforeToolCallEvent(tool_call=CALL, cancel=True)
@@ -229,7 +236,7 @@ class TestDecisions:
         assert [] == meaning(gate)
         gate.retry = True
         gate.retry = False
-        assert [("retry", "retry", None, True), ("edit", "retry", None, True)] == meaning(gate)
+        assert [("retry", "retry", None, False), ("edit", "retry", None, True)] == meaning(gate)
 
     def test_a_reason_alone(self):
         """A reason without a retry is an edit like any other."""
@@ -257,6 +264,18 @@ class TestDecisions:
             ("edit", "cancel", None, True),
             ("retry", "retry", None, True),
         ] == meaning(gate)
+
+
+class Unspeakable:
+    """A value that cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+def test_a_value_that_cannot_be_shown():
+    """An error that names a value does not fail on it."""
+    assert ("1", "a Unspeakable") == (shown(1), shown(Unspeakable()))
 
 
 class TestValues:

@@ -725,6 +725,25 @@ class TestInvocation:
 class TestModel:
     """Model calls."""
 
+    def test_an_after_gate_that_only_looks(self):
+        """The response is the model's own object, as long as no gate replaces it."""
+        response = {"content": "hi"}
+        AfterModelCallEvent.subscribe(lambda event: None)
+        with Run() as run:
+            assert response is run.call_model(lambda messages: response, [])
+
+    @pytest.mark.parametrize("settings", [None, "hot"])
+    def test_settings_that_are_no_mapping(self, settings):
+        """Settings that are no mapping are the gate's failure, which names it."""
+
+        def hot(event):
+            event.settings = settings
+
+        BeforeModelCallEvent.subscribe(hot)
+        match = f"hot must set `settings` of BeforeModelCallEvent to a mapping, not to {settings!r}"
+        with pytest.raises(TypeError, match=match), Run() as run:
+            run.call_model(answer, [])
+
     def test_what_it_is_given(self):
         """The model gets the caller's own messages and the settings, tools and model among them if given."""
         seen = []
@@ -1006,6 +1025,16 @@ class TestTools:
             [(_, result)] = run.call_tools([CALL], known)
         assert f"There is no tool 'lookup'; there are: {'other' if known else 'none'}." == result.error
         assert isinstance(only(recorder, ToolCallFailedEvent).error, LookupError)
+
+    @pytest.mark.parametrize("tool", [None, 5])
+    def test_a_tool_that_is_none(self, tool):
+        """A tool that cannot be called is said to be that, and is none of those that there are."""
+        with Run() as run:
+            results = run.call_tools([CALL, ToolCall("call_2", "other")], {"lookup": tool, "third": lookup})
+        assert [
+            f"The tool 'lookup' is not callable: {tool!r}.",
+            "There is no tool 'other'; there are: third.",
+        ] == [result.error for _, result in results]
 
     def test_arguments_that_are_no_mapping(self):
         """Arguments that are no mapping are the tool's failure, not the run's."""
@@ -1394,7 +1423,14 @@ class TestToolGates:
             run.call_model(answer, [])
         assert [1.5, 2.0, 0.0, 0.5] == waited
 
-    @pytest.mark.parametrize("retry", ["soon", -1, float("nan"), float("inf"), [1]])
+    @pytest.mark.parametrize(
+        "retry",
+        [
+            *("soon", -1, float("nan"), float("inf"), [1], 1e300),
+            pytest.param(1 << 2000, id="2**2000"),
+            pytest.param(1 << 20_000, id="2**20000"),
+        ],
+    )
     def test_a_retry_that_is_none(self, retry):
         """What is neither True nor seconds is the gate's failure, and named as such."""
 
@@ -1418,7 +1454,7 @@ class TestToolGates:
         with capture() as recorder, Run() as run:
             run.call_tools([CALL], {"lookup": lambda order: executed.append(order)})
         assert 1 == len(executed)
-        assert [("retry", "retry", None, True), ("edit", "retry", None, True)] == decisions(recorder)
+        assert [("retry", "retry", None, False), ("edit", "retry", None, True)] == decisions(recorder)
 
     def test_what_is_judged_is_what_is_executed(self):
         """Whoever still holds a dict of the arguments cannot change them once they are approved."""
