@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from ._drive import Done, Resume, aadvance, advance
 from ._readonly import thaw
 from ._steps import ModelOutcome, Perform, Raised, Script, ToolOutcome
+from ._verdict import shown
 from .values import ToolCall
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ class Piece:
 
         Raises:
             RuntimeError: If a gate has answered, or the block was left.
+            TypeError: If `error` is no exception.
         """
+        if not isinstance(cast("object", error), BaseException):
+            text = shown(error)
+            msg = (
+                f"`fail` takes an exception, not {text}; pass one that says it, such as RuntimeError({text})."
+            )
+            raise TypeError(msg)
         self._set(Raised(error))
 
 

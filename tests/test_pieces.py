@@ -568,6 +568,18 @@ class TestFailing:
         assert error is only(recorder, ModelCallFailedEvent).error
         assert [None] == responses
 
+    def test_a_failure_is_told_with_an_exception(self, play):
+        """What is no exception is refused at once."""
+
+        async def body(run):
+            async with Entered(run.tool_call(CALL)) as called:
+                with pytest.raises(
+                    TypeError, match=r"`fail` takes an exception, not 'timeout'; .*\('timeout'\)"
+                ):
+                    called.fail("timeout")
+
+        play(body)
+
     def test_what_is_set_last_counts(self, play):
         """A result set after a failure was told is the outcome."""
         results = []
