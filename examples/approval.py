@@ -24,9 +24,15 @@ class Approval(Hook):
         name = event.tool_call.name
         if name not in self.tools:
             return
-        if not sys.stdin.isatty():
+        try:
+            # A daemon's stdin may be missing, or closed.
+            asks = sys.stdin is not None and sys.stdin.isatty()
+            said = input(f"Run {name} {dict(event.arguments)}? [y/N] ") if asks else None
+        except (EOFError, ValueError):
+            said = None
+        if said is None:
             event.denied = f"nobody is there to approve {name}"
-        elif input(f"Run {name} {dict(event.arguments)}? [y/N] ").strip().lower() != "y":
+        elif said.strip().lower() != "y":
             event.denied = "the operator said no"
 
 

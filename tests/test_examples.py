@@ -66,3 +66,25 @@ def test_an_example_logs_what_it_says(example):
 def test_an_example_is_short(path):
     """An example has sixty lines at most, blank ones apart."""
     assert LONGEST >= len([line for line in path.read_text().splitlines() if line.strip()])
+
+
+@pytest.mark.parametrize(
+    "closed", ["sys.stdin.close()", "sys.stdin = None", "sys.stdin.isatty = lambda: True"]
+)
+def test_an_approval_without_anybody_there(closed):
+    """The approval gate refuses where stdin is closed, missing, or at its end."""
+    [path] = [path for path in EXAMPLES if path.stem == "approval"]
+    stdin = "import io, sys; sys.stdin = io.TextIOWrapper(io.BytesIO())"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"{stdin}; {closed}; import runpy; runpy.run_path({str(path)!r}, None, '__main__')",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert 0 == done.returncode, done.stderr
+    assert "process_refund: nobody is there to approve process_refund" in done.stdout
