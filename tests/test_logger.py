@@ -983,6 +983,16 @@ def test_the_environment_turns_lines_off(value):
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
+def test_none_in_the_environment_is_off(monkeypatch):
+    """The words `none` and `off` mean the same where the output is chosen."""
+    chosen = []
+    for word in ("none", " None ", "off"):
+        monkeypatch.setenv("EVENTBUS_LOG", word)
+        chosen.append(_logger.output())
+
+    assert ["off", "off", "off"] == chosen
+
+
 def test_the_environment_asks_for_json():
     """EVENTBUS_LOG=json makes a JSON object of each line."""
     done = logged.run(EMIT, env={"EVENTBUS_LOG": "json"})
