@@ -1744,6 +1744,21 @@ class TestScheduling:
         fresh.close()
         assert None is fresh._background_loop()
 
+    def test_after_closing_nothing_begins(self, monkeypatch):
+        """A delivery is dropped, counted and reported, and a gate's waiter is told."""
+        Placed.subscribe(recording(seen := []))
+        fresh = module.Scheduler()
+        fresh.close()
+        monkeypatch.setattr("eventbus._event.scheduler", fresh)
+        before = stats()["dropped"]
+        with capture(HandlerFailedEvent) as recorder:
+            Placed.emit()
+        assert [LoopClosedError] == [type(e.error) for e in recorder]
+        assert 1 == stats()["dropped"] - before
+        with pytest.raises(LoopClosedError, match="no loop can be started any more"):
+            fresh.run(recording(seen)(Placed()))
+        assert [] == seen
+
     def test_closing_ends_the_background_thread(self):
         """The thread is gone, its loop closed, and tasks that handlers left on it are cancelled."""
         fresh = module.Scheduler()
