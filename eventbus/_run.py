@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
@@ -57,6 +57,7 @@ from ._pieces import (
 from ._scheduler import Delivery
 from ._steps import ModelOutcome, Opened, Script
 from ._telling import Telling
+from ._turns import Turns
 from .catalog import (
     ContextCompactedEvent,
     InferenceChunkEvent,
@@ -438,30 +439,6 @@ class RunBase:
         return call_model(
             self, messages, tools=tools, model=model, settings=settings, max_retries=max_retries
         )
-
-
-class Turns:
-    """
-    The turns of a run, for a plain `for` loop.
-    """
-
-    def __init__(self, run: RunBase, limit: int | None) -> None:
-        self._run = run
-        self._left = limit
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        run = self._run
-        run.must_be_open()
-        last = self._left == 0
-        run.next_turn(last=last)
-        if last or run.over:
-            raise StopIteration
-        if self._left is not None:
-            self._left -= 1
-        return run.turn
 
 
 class Run(RunBase):
