@@ -221,11 +221,10 @@ def end(
     """
     failure = error
     meanwhile: list[BaseException] = []
-    try:
-        passed((yield Quiet(run)))
-    except BaseException as raised:
-        meanwhile.append(original(raised))
+    yield from _quiet(run, meanwhile)
     for span_id in reversed(list(run.opened)):
+        # An end that somebody else is telling takes its start from `opened`; what is around it waits for it.
+        yield from _quiet(run, meanwhile)
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure
         try:
@@ -258,6 +257,13 @@ def end(
     except BaseException as raised:
         meanwhile.append(original(raised))
     return _goes_on(error, meanwhile)
+
+
+def _quiet(run: RunBase, meanwhile: list[BaseException]) -> Script[None]:
+    try:
+        passed((yield Quiet(run)))
+    except BaseException as raised:
+        meanwhile.append(original(raised))
 
 
 def _goes_on(error: BaseException | None, meanwhile: list[BaseException]) -> BaseException | None:

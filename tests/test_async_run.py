@@ -10,6 +10,7 @@ import contextvars
 import functools
 import gc
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -34,6 +35,7 @@ from eventbus import (
     Run,
     RunEndedError,
     RunRefused,
+    StepFailedEvent,
     ToolCall,
     ToolCallCompletedEvent,
     ToolCallFailedEvent,
@@ -897,3 +899,47 @@ class TestStruck:
             asyncio.run(main())
         assert ["InferenceStarted", "TurnStarted", "TurnCompleted", "InferenceFailed"] == names(recorder)
         assert isinstance(only(recorder, InferenceStartedEvent).agent, type(None))
+
+
+def test_an_end_from_another_task_leaves_no_child_outside_its_parent():
+    """What a tool's own task is telling is told before the step around it is closed."""
+    ends, told, goes_on = [], asyncio.Event(), asyncio.Event()
+
+    async def slow(event):
+        if event.tool_call.id == "B":
+            told.set()
+            await goes_on.wait()
+        else:
+            goes_on.set()
+            for _ in range(50):
+                await asyncio.sleep(0)
+
+    async def tool(which):
+        if which == "A":
+            await told.wait()
+        else:
+            await asyncio.Event().wait()
+        return which
+
+    async def body(run):
+        with suppress(RunEndedError):
+            async with run.step("both"):
+                calls = [ToolCall(which, "tool", {"which": which}) for which in "AB"]
+                await run.call_tools(calls, {"tool": tool}, parallel=2)
+
+    async def main():
+        run = await AsyncRun.begin("sundae")
+        working = asyncio.ensure_future(body(run))
+        while len(run.opened) < 3:
+            await asyncio.sleep(0)
+        await run.end()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+
+    for event_class in (ToolCallCompletedEvent, ToolCallFailedEvent, StepFailedEvent):
+        event_class.subscribe(lambda event: ends.append(type(event)), priority=1000)
+    for event_class in (ToolCallCompletedEvent, ToolCallFailedEvent):
+        event_class.subscribe(slow, priority=1)
+    asyncio.run(main())
+    assert [ToolCallFailedEvent, ToolCallCompletedEvent, StepFailedEvent] == ends

@@ -64,7 +64,7 @@ class TestIds:
     def test_an_id_that_is_no_text(self):
         """It is refused where it would be used, with the fix."""
         Event.subscribe(lambda event: None)
-        with pytest.raises(TypeError, match=r"`cid` must be a str or None, not 7; pass str\(cid\)"):
+        with pytest.raises(TypeError, match=r"`correlation_id` must be a str or None, not 7; pass str"):
             type("Numbered", (Event,), {"__module__": __name__}).emit(correlation_id=7)
 
 

@@ -876,8 +876,8 @@ def run_violations(player: Player, cid: str, own: list[tuple[int, Any]]) -> list
             if event.duration is None or event.duration < 0:
                 found.append(f"{type(event).__name__} lasted {event.duration}")
     found += [f"{kind.__name__} without an end" for _, kind in opened.values()]
-    # Whoever ends a run elsewhere does not wait for a call that is just being ended where it is made.
-    for span_id, end in ({} if ends_elsewhere(player.script) else ends).items():
+
+    for span_id, end in ends.items():
         start, kind = starts[span_id]
         if kind is TurnStartedEvent:
             # Its parent is the run; one that was broken out of lasts until the next.
