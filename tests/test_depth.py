@@ -29,6 +29,8 @@ from eventbus import _depth as depth
 from eventbus import testing as kit
 from eventbus.testing import capture, isolated
 
+pytestmark = pytest.mark.exhausts_stack
+
 
 class Ping(Event):
     n: int = 0

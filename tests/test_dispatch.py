@@ -515,6 +515,7 @@ class TestGates:
             AfterRefund.emit()
         assert ["c", "b", "a"] == seen
 
+    @pytest.mark.exhausts_stack
     def test_a_recursion_of_a_gate_s_own_is_its_error(self):
         """A gate that recurses without end raises its RecursionError out of the emit."""
 

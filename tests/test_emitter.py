@@ -114,6 +114,7 @@ class TestGates:
         assert [3, 2, 1] == seen
 
 
+@pytest.mark.exhausts_stack
 def test_emits_without_end_are_reported_once():
     """A handler that emits its own event is stopped; the emitter goes on."""
 

@@ -926,6 +926,7 @@ class TestShadow:
         with pytest.raises(error):
             Question.emit()
 
+    @pytest.mark.exhausts_stack
     def test_without_end(self):
         """A shadow that asks its own gate without end is cut short, reported once, and stops nobody."""
 
@@ -1206,6 +1207,7 @@ class TestAfter:
 
         assert 1 == event.result
 
+    @pytest.mark.exhausts_stack
     def test_without_end(self):
         """One that emits without end is refused with the error that says so, and reported once."""
         AfterEvent.subscribe(lambda event: AfterEvent.emit())
@@ -1668,6 +1670,7 @@ class TestAsking:
         with pytest.raises(ValueError, match="boom"):
             Question.emit()
 
+    @pytest.mark.exhausts_stack
     def test_without_end(self):
         """A gate asked without end is refused with an error that shows the chain, and reported once."""
 
@@ -1682,6 +1685,7 @@ class TestAsking:
         assert "Question -> Loop.again -> Question -> Loop.again" in str(caught.value)
         assert [caught.value] == [failure.error for failure in failures]
 
+    @pytest.mark.exhausts_stack
     def test_without_end_awaited(self):
         """So is one that is awaited without end."""
 
@@ -1696,6 +1700,7 @@ class TestAsking:
         assert "Question -> Loop.again -> Question -> Loop.again" in str(caught.value)
         assert [caught.value] == [failure.error for failure in failures]
 
+    @pytest.mark.exhausts_stack
     def test_asked_by_an_endless_observer(self):
         """A gate inside a chain that was cut is refused: its action does not go on unjudged."""
         outcomes = []

@@ -2205,6 +2205,7 @@ class TestReentrancy:
             "InferenceFailed",
         ] == names(recorder)
 
+    @pytest.mark.exhausts_stack
     def test_runs_without_end(self):
         """An observer that starts a run for each run is stopped, and every run has its terminal."""
         depth = []
