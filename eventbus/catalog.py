@@ -219,68 +219,62 @@ class InferenceChunkEvent(_AgentEvent, channel="eventbus.inference.chunk"):
     log_line = Event.log_line
 
 
-class TurnStartedEvent(_AgentEvent, channel="eventbus.turn.started"):
+class _TurnEvent(_AgentEvent):
+    log_level = "debug"
+
+    turn: int | None = None
+    duration: float | None = None
+    span_id: str | None = None
+
+    def _turn_line(self, verb: str) -> Line:
+        return Line(("TURN", verb), None, self._fields(turn=self.turn), None)
+
+
+class TurnStartedEvent(_TurnEvent, channel="eventbus.turn.started"):
     """
     A turn begins, one model answer and what it leads to; turns count from 1.
     """
 
-    log_level = "debug"
-
-    turn: int | None = None
-    duration: float | None = None
-    span_id: str | None = None
-
     def _line(self) -> Line:
-        return Line(("TURN", "START"), None, self._fields(turn=self.turn), None)
+        return self._turn_line("START")
 
 
-class TurnCompletedEvent(_AgentEvent, channel="eventbus.turn.completed"):
+class TurnCompletedEvent(_TurnEvent, channel="eventbus.turn.completed"):
     """
     A turn ends.
     """
 
-    log_level = "debug"
+    def _line(self) -> Line:
+        return self._turn_line("DONE")
 
+
+class _ModelCallEvent(_AgentEvent):
     turn: int | None = None
+    model: str | None = None
+    attempt: int | None = None
+    error: BaseException | None = None
     duration: float | None = None
     span_id: str | None = None
 
-    def _line(self) -> Line:
-        return Line(("TURN", "DONE"), None, self._fields(turn=self.turn), None)
 
-
-class ModelCallStartedEvent(_AgentEvent, channel="eventbus.model_call.started"):
+class ModelCallStartedEvent(_ModelCallEvent, channel="eventbus.model_call.started"):
     """
     One attempt at asking the model begins.
     """
 
     log_level = "debug"
 
-    turn: int | None = None
-    model: str | None = None
-    attempt: int | None = None
-    error: BaseException | None = None
-    duration: float | None = None
-    span_id: str | None = None
-
     def _line(self) -> Line:
         fields = self._fields(model=self.model, turn=self.turn, attempt=self.attempt)
         return Line(("MODEL", "START"), None, fields, None)
 
 
-class ModelCallFailedEvent(_AgentEvent, channel="eventbus.model_call.failed"):
+class ModelCallFailedEvent(_ModelCallEvent, channel="eventbus.model_call.failed"):
     """
     One attempt at asking the model raised.
     """
 
     log_level = "error"
-
-    turn: int | None = None
-    model: str | None = None
-    attempt: int | None = None
-    error: BaseException | None = None
-    duration: float | None = None
-    span_id: str | None = None
 
     def _line(self) -> Line:
         return Line(("MODEL", "FAIL"), None, self._fields(), self.error)
