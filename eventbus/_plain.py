@@ -16,7 +16,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from ._frames import error_frames, error_message
-from ._redact import MASK, apply, default_redact, is_secret, mask_text, redact_text
+from ._readonly import ReadOnlyDict, ReadOnlyList
+from ._redact import MASK, apply, default_redact, is_ordinary, is_secret, mask_text, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -37,6 +38,9 @@ _MARGIN: Final = 4096
 _TAIL: Final = 1024
 
 _SMALL_KEY: Final = 128
+_SMALL: Final = 1 << 63
+# What is nested deeper than this may be nested in itself.
+_ORDINARY_DEPTH: Final = 8
 _LOSSES: Final = 100
 # Python refuses to write an integer of more than 4,300 digits, or 640 where it is told to; this is 602.
 _BITS: Final = 2000
@@ -123,9 +127,12 @@ def plain(
         The copy, and where it is lossy. No Exception is ever raised; a BaseException that is none, such as a
         KeyboardInterrupt in a `__repr__`, goes through. Runs on the caller's thread.
     """
-    kind = type(value)
-    if redact is default_redact and (value is None or kind is bool):
-        return Plain(value, ())
+    if redact is default_redact and not any(map(is_secret, path)):
+        try:
+            return Plain(_copy(value, limits.text, min(_ORDINARY_DEPTH, limits.depth), _Room(limits)), ())
+        except (_OddError, RuntimeError):
+            # What changes in another thread meanwhile is a RuntimeError.
+            pass
     walk = _Walk(redact, limits)
     try:
         copy = walk.walk(value, path, walk.default and any(map(is_secret, path)), 0)
@@ -133,6 +140,54 @@ def plain(
         # There was no stack left to say more.
         return Plain(CUT, (path,))
     return Plain(copy, tuple(walk.lossy))
+
+
+class _OddError(Exception):
+    """Something in a value takes more than a copy."""
+
+
+class _Room:
+    """What is left of the limits for the copy of an ordinary value."""
+
+    __slots__ = ("chars", "nodes")
+
+    def __init__(self, limits: Limits) -> None:
+        self.chars = limits.total
+        self.nodes = limits.nodes
+
+
+def _copy(value: Any, text_limit: int, depth: int, room: _Room) -> Any:
+    """
+    Copy what nearly all values are: plain containers of short texts and numbers, with nothing to mask.
+
+    It does what the walk would do to them, in a third of the time, and anything else is an `_OddError`.
+    """
+    kind: Any = type(value)
+    if kind is str:
+        size = len(value)
+        room.chars -= size
+        if size <= text_limit and room.chars > 0 and is_ordinary(value):
+            return value
+    elif value is None or kind is bool or (kind is int and -_SMALL < value < _SMALL):
+        return value
+    elif kind is float:
+        if math.isfinite(value):
+            return value
+    elif kind is dict or kind is ReadOnlyDict:
+        room.nodes -= len(value)
+        if depth > 0 and room.nodes > 0:
+            copy: dict[str, Any] = {}
+            for key, item in _dict_items(value):
+                if type(key) is not str or len(key) > _SMALL_KEY or not _is_open(key):
+                    raise _OddError
+                room.chars -= len(key)
+                copy[key] = _copy(item, text_limit, depth - 1, room)
+            return copy
+    elif kind is list or kind is ReadOnlyList:
+        room.nodes -= len(value)
+        if depth > 0 and room.nodes > 0:
+            return [_copy(item, text_limit, depth - 1, room) for item in _list_iter(value)]
+    raise _OddError
 
 
 def type_name(kind: Any) -> str:
@@ -318,6 +373,11 @@ class _Walk:
 
 def _keep(_path: tuple[str, ...], value: Any) -> Any:
     return value
+
+
+@lru_cache(maxsize=4096)
+def _is_open(key: str) -> bool:
+    return mask_text(key) == key and not is_secret(key)
 
 
 @lru_cache(maxsize=4096)
