@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 
+from . import _clock
 from ._readonly import thaw
 from ._scheduler import Delivery, delivery_var, discard, scheduler
 from ._steps import Ask, Carried, Perform, Quiet, Raised, Script, Step, Tell, Wait
@@ -96,7 +96,7 @@ def do(todo: Tell | Ask | Wait | Quiet) -> Any:
         return todo.gate.publish()
     if isinstance(todo, Quiet):
         return todo.run.wait_for_others()
-    time.sleep(todo.seconds)
+    _clock.sleep(todo.seconds)
     return None
 
 
@@ -181,7 +181,7 @@ async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:
         return await todo.gate.apublish()
     if isinstance(todo, Quiet):
         return await todo.run.await_others()
-    await asyncio.sleep(todo.seconds)
+    await _clock.asleep(todo.seconds)
     return None
 
 

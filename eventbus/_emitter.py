@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from . import _dispatch
+from . import _clock, _dispatch
 from ._context import correlation_id_var
 from ._readonly import freeze
 from ._stateful import end_run
@@ -111,7 +110,7 @@ def compile_emit(
         _eb_new=object.__new__,
         _eb_renew=topic.renew,
         _eb_current=correlation_id_var.get,
-        _eb_time=time.time,
+        _eb_clock=_clock,
         _eb_freeze=freeze,
         _eb_nothing=attrs.NOTHING,
         _eb_end=end_run,
@@ -216,7 +215,7 @@ def _stored(fields: tuple[Field, ...]) -> list[str]:
         " _eb_event = _eb_new(_eb_cls)",
         " _eb_dict = _eb_event.__dict__",
         ' _eb_dict["correlation_id"] = _eb_cid',
-        ' _eb_dict["timestamp"] = _eb_time() if timestamp is None else timestamp',
+        ' _eb_dict["timestamp"] = _eb_clock.time() if timestamp is None else timestamp',
     ]
     for field in fields:
         value = field.alias
@@ -232,5 +231,5 @@ def _stored(fields: tuple[Field, ...]) -> list[str]:
 
 def _constructed(fields: tuple[Field, ...]) -> list[str]:
     arguments = [f"{field.alias}={field.alias}" for field in fields]
-    arguments += ["correlation_id=_eb_cid", "timestamp=_eb_time() if timestamp is None else timestamp"]
+    arguments += ["correlation_id=_eb_cid", "timestamp=_eb_clock.time() if timestamp is None else timestamp"]
     return [f" _eb_event = _eb_cls({', '.join(arguments)})"]

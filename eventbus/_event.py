@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import inspect
 import keyword
-import time
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType, MemberDescriptorType
 from typing import (
@@ -25,6 +24,7 @@ from typing import (
 import attrs
 
 from . import _channels, _registry
+from ._clock import now
 from ._context import correlation_id_var, current_correlation_id
 from ._depth import Trip, hook_name, is_loop, trips
 from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
@@ -502,7 +502,7 @@ class Event(_Observed):
     """
 
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
-    timestamp: float = attrs.field(factory=time.time, eq=False)
+    timestamp: float = attrs.field(factory=now, eq=False)
 
     @classmethod  # pyright: ignore[reportArgumentType]  # typed by the constructor
     def emit(cls: Callable[P, E], *args: P.args, **kwargs: P.kwargs) -> None:  # noqa: ARG003 - for the types

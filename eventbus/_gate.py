@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-import time
 import weakref
 from collections.abc import Awaitable, Callable
 from types import MemberDescriptorType
@@ -25,6 +24,7 @@ from typing import (
 
 import attrs
 
+from ._clock import now
 from ._context import current_correlation_id, running_loop
 from ._depth import Trip, hook_name, is_loop, refusal, trips
 from ._emitter import all_fields
@@ -179,7 +179,7 @@ class ProtectedEvent(_Protected):
     _slotted: ClassVar[frozenset[str]] = frozenset()
 
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
-    timestamp: float = attrs.field(factory=time.time, eq=False)
+    timestamp: float = attrs.field(factory=now, eq=False)
 
     __hash__ = None  # type: ignore[assignment]  # what can be written to has no constant hash
 

@@ -7,10 +7,10 @@ It neither calls a tool nor waits; whoever drives it does, on a thread or on a l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from . import _clock
 from ._context import new_span_id
 from ._errors import ModelCallRefused, RunEndedError, RunRefused, ToolCallRefused
 from ._gate import RAISED, ProtectedEvent, build
@@ -244,7 +244,7 @@ def end(
         else:
             if was_written(gate, "result"):
                 run.result = gate.result
-    common = {"duration": time.monotonic() - run.started, "span_id": run.span_id}
+    common = {"duration": _clock.monotonic() - run.started, "span_id": run.span_id}
     event_class: type[CatalogEvent] = InferenceCompletedEvent
     told = {"message": run.message, "result": run.result, **common}
     if failure is not None:
@@ -305,7 +305,7 @@ def start(
     ticket = run.telling.begin()
     try:
         run.must_be_open()
-        run.opened[span_id] = Opened(ends_with, told, time.monotonic(), fails)
+        run.opened[span_id] = Opened(ends_with, told, _clock.monotonic(), fails)
         try:
             passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **told})))
         except BaseException as error:
@@ -332,7 +332,7 @@ def close(
         opened = None if run.over else run.opened.pop(span_id, None)
         if opened is not None:
             event_class, known, started, fails = opened
-            told = {**known, **fields, "duration": time.monotonic() - started}
+            told = {**known, **fields, "duration": _clock.monotonic() - started}
             if ends_with is None and fails:
                 told["error"] = error
             passed(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator, Hashable
 from typing import Any, Literal, Protocol, TypeAlias
 
+from . import _clock
 from ._counters import counters
 
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -39,7 +39,7 @@ class Notice:
         self.fields = fields
         self.correlation_id = correlation_id
         self.error = error
-        self.timestamp = time.time()
+        self.timestamp = _clock.time()
 
 
 class FailureSink(Protocol):
@@ -152,11 +152,11 @@ class TimedAwaitable(AwaitableWrapper):
         """
         Await what is inside, and tell how long that took.
         """
-        started = time.monotonic()
+        started = _clock.monotonic()
         try:
             return await self.inner
         finally:
-            self.tell(time.monotonic() - started)
+            self.tell(_clock.monotonic() - started)
 
 
 def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any], Any]:
@@ -176,15 +176,15 @@ def timed(call: Callable[[Any], Any], name: str, limit: float) -> Callable[[Any]
             )
 
     def run(event: Any) -> Any:
-        started = time.monotonic()
+        started = _clock.monotonic()
         try:
             result = call(event)
         except BaseException:
-            tell(event, time.monotonic() - started)
+            tell(event, _clock.monotonic() - started)
             raise
         if result is not None and inspect.isawaitable(result):
             return TimedAwaitable(result, lambda seconds: tell(event, seconds))
-        tell(event, time.monotonic() - started)
+        tell(event, _clock.monotonic() - started)
         return result
 
     return run

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,6 +16,7 @@ from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 import attrs
 
+from . import _clock
 from ._context import correlation, correlation_id_var, new_correlation_id, new_span_id, scope_var
 from ._drive import (
     Model,
@@ -124,7 +124,7 @@ class RunBase:
         self.id: str = correlation_id or ""
         self.parent_id: str | None = None
         self.span_id = new_span_id()
-        self.started = time.monotonic()
+        self.started = _clock.monotonic()
         self.over = False
         self.opened: dict[str, Opened] = {}
         self.pending_calls: Sequence[ToolCallLike] = ()
@@ -294,7 +294,7 @@ class RunBase:
         """
         Let things begin in the run: no gate has refused it.
         """
-        self.started = time.monotonic()
+        self.started = _clock.monotonic()
         self._open = True
 
     def closes(self) -> bool:

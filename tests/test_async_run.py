@@ -315,11 +315,10 @@ class TestAsyncRun:
     def test_a_retry_waits_on_the_loop(self, monkeypatch):
         """The seconds before a retry are slept on the loop."""
         slept = []
-        sleep = asyncio.sleep
 
         async def sleeping(seconds):
             slept.append(seconds)
-            await sleep(0)
+            await asyncio.sleep(0)
 
         AfterToolCallEvent.subscribe(
             lambda event: setattr(event, "retry", 2.5 if event.attempt == 1 else False)
@@ -329,7 +328,7 @@ class TestAsyncRun:
             async with AsyncRun() as run:
                 await run.call_tools([CALL], {"lookup": dict})
 
-        monkeypatch.setattr("asyncio.sleep", sleeping)
+        monkeypatch.setattr("eventbus._clock.asleep", sleeping)
         asyncio.run(main())
         assert [2.5] == slept
 

@@ -41,7 +41,7 @@ def lines(caplog):
 
 
 def slow(seconds):
-    """Return a time module whose clock advances by so many seconds at each look."""
+    """Return a clock that advances by so many seconds at each look."""
     now = iter(range(1_000))
     return types.SimpleNamespace(monotonic=lambda: next(now) * seconds, time=time.time)
 
@@ -154,7 +154,7 @@ class TestSlow:
     def test_a_slow_handler_is_a_warning(self, lines, monkeypatch):
         """The line names handler, event, seconds and run."""
         configure(slow_handler=1)
-        monkeypatch.setattr(report, "time", slow(2.144))
+        monkeypatch.setattr(report, "_clock", slow(2.144))
 
         class RefundAuditHook(Hook):
             @on(Placed)
@@ -169,7 +169,7 @@ class TestSlow:
     def test_one_in_time_is_not(self, lines, monkeypatch):
         """A handler that took no longer than the limit says nothing."""
         configure(slow_handler=2)
-        monkeypatch.setattr(report, "time", slow(2))
+        monkeypatch.setattr(report, "_clock", slow(2))
         Placed.subscribe(lambda e: None)
         Placed.emit()
         assert [] == lines.records
@@ -177,7 +177,7 @@ class TestSlow:
     def test_a_slow_handler_that_raises_is_both(self, lines, monkeypatch):
         """It is reported as slow and as failed; what is no Exception goes on."""
         configure(slow_handler=1)
-        monkeypatch.setattr(report, "time", slow(5))
+        monkeypatch.setattr(report, "_clock", slow(5))
 
         def broken(event):
             raise ValueError
@@ -213,7 +213,7 @@ class TestSlow:
             assert 0 == await adrain(10)
             await Placed.aemit()
 
-        monkeypatch.setattr(report, "time", slow(3))
+        monkeypatch.setattr(report, "_clock", slow(3))
         asyncio.run(main())
         assert ["handled"] * 2 == seen
         assert (["HOOK SLOW"] + ["HOOK FAIL"] * fails) * 2 == on_placed(lines)
@@ -247,7 +247,7 @@ class TestSlow:
             raise AssertionError
 
         Placed.subscribe(handler)
-        monkeypatch.setattr(report, "time", types.SimpleNamespace(monotonic=no_clock))
+        monkeypatch.setattr(report, "_clock", types.SimpleNamespace(monotonic=no_clock))
         Placed.emit()
         assert [handler] == [call for _, call, _ in Placed._topic.plan()]
         configure(slow_handler=1)
@@ -258,7 +258,7 @@ class TestSlow:
     def test_hooks_are_measured_like_functions(self, lines, monkeypatch):
         """Shared instances, several handlers and predicates change nothing."""
         configure(slow_handler=1)
-        monkeypatch.setattr(report, "time", slow(2))
+        monkeypatch.setattr(report, "_clock", slow(2))
 
         class Audit(Hook):
             @on(Placed)

@@ -208,7 +208,7 @@ class TestOrder:
     def test_durations_are_monotonic(self, monkeypatch):
         """A wall clock that is set back changes no duration."""
         hour = itertools.count(1_000_000, -3600)
-        monkeypatch.setattr("time.time", lambda: next(hour))
+        monkeypatch.setattr("eventbus._clock.time", lambda: next(hour))
         with capture() as recorder, Run() as run:
             run.call_tools([CALL], {"lookup": lookup})
         assert 0 <= only(recorder, ToolCallCompletedEvent).duration < 60
@@ -1413,7 +1413,7 @@ class TestToolGates:
     def test_retry_after_seconds(self, monkeypatch):
         """A number of seconds is waited first."""
         waited: list[float] = []
-        monkeypatch.setattr("time.sleep", waited.append)
+        monkeypatch.setattr("eventbus._clock.sleep", waited.append)
         AfterToolCallEvent.subscribe(
             lambda event: setattr(event, "retry", {1: 1.5, 2: 2, 3: True}.get(event.attempt))
         )
