@@ -17,7 +17,7 @@ except ImportError as error:
 
 from ._event import Event
 from ._hook import HookInfo, hooks
-from .testing import Recorder, capture, isolated
+from .testing import FrozenClock, Recorder, capture, frozen_clock, isolated
 
 
 @pytest.fixture
@@ -39,6 +39,15 @@ def eventbus_recorder(request: pytest.FixtureRequest) -> Generator[Recorder[Even
         request.getfixturevalue("eventbus_isolated")
     with capture() as recorder:
         yield recorder
+
+
+@pytest.fixture
+def eventbus_clock() -> Generator[FrozenClock]:
+    """
+    Stamp and time what the test emits by a clock that stands still, until the test lets it go on.
+    """
+    with frozen_clock() as clock:
+        yield clock
 
 
 @pytest.fixture(autouse=True)

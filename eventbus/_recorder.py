@@ -1,0 +1,169 @@
+"""
+A record of what was emitted, and the assertions on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Final, Generic, TypeVar, overload
+
+from ._event import Event, EventRoot
+
+E = TypeVar("E", bound=EventRoot)
+T = TypeVar("T", bound=EventRoot)
+
+FIRST: Final = -(2**31)
+"""The priority of a recorder: it sees an event before any handler can raise."""
+
+SHOWN: Final = 20
+"""How many recorded events a failed assertion shows."""
+
+LONGEST: Final = 1000
+"""How many characters of each it shows."""
+
+_MISSING: Final = object()
+
+
+class Recorder(Generic[E]):
+    """
+    The events that were emitted while it recorded, in the order of delivery.
+
+    Attributes:
+        events: The events themselves.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[E] = []
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(list(self.events))
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, index: int) -> E:
+        return self.events[index]
+
+    def of(self, event_class: type[T]) -> list[T]:
+        """
+        Return the recorded events of one class, subclasses included.
+        """
+        return [event for event in list(self.events) if isinstance(event, event_class)]
+
+    def clear(self) -> None:
+        """
+        Forget what was recorded so far.
+        """
+        self.events.clear()
+
+    def assert_emitted(self, event_class: type[T], /, **fields: Any) -> T:
+        """
+        Check that an event of a class, with these payload values, was emitted.
+
+        Args:
+            event_class: The class; subclasses count.
+            **fields: Payload keys and the values they must equal; `correlation_id` and `timestamp` too.
+
+        Returns:
+            The first such event.
+
+        Raises:
+            AssertionError: If there is none; the text tells what was emitted instead, the nearest first, and
+                what differs.
+        """
+        same = self.of(event_class)
+        for event in same:
+            if not _differences(event, fields):
+                return event
+        msg = f"{_wanted(event_class, fields)} was not emitted; {self._told(same, fields)}"
+        raise AssertionError(msg)
+
+    def assert_not_emitted(self, event_class: type[EventRoot], /, **fields: Any) -> None:
+        """
+        Check that no event of a class, with these payload values, was emitted.
+
+        Args:
+            event_class: The class; subclasses count.
+            **fields: Payload keys and the values they must equal; `correlation_id` and `timestamp` too.
+
+        Raises:
+            AssertionError: If there is one; the text shows it.
+        """
+        for event in self.of(event_class):
+            if not _differences(event, fields):
+                msg = f"{_wanted(event_class, fields)} was emitted: {shown(event)}"
+                raise AssertionError(msg)
+
+    def _told(self, same: list[Any], fields: dict[str, Any]) -> str:
+        if same:
+            found = sorted(((_differences(event, fields), event) for event in same), key=_how_many)
+            head, lines = "only these of its class were:", [_near(*each) for each in found[:SHOWN]]
+        elif self.events:
+            head, lines = "these were:", [shown(event) for event in self.events[:SHOWN]]
+        else:
+            return "nothing was."
+        more = len(same or self.events) - len(lines)
+        rest = [f"... and {more} more"] if more else []
+        return "\n  ".join([head, *lines, *rest])
+
+
+def shown(value: object) -> str:
+    """
+    Return a value as an assertion shows it: never too long, and whatever its `__repr__` does.
+    """
+    try:
+        text = repr(value)
+    except Exception as error:
+        return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _wanted(event_class: type, fields: dict[str, Any]) -> str:
+    told = ", ".join(f"{key}={shown(value)}" for key, value in fields.items())
+    return f"{event_class.__qualname__}({told})"
+
+
+def _differences(event: EventRoot, fields: dict[str, Any]) -> list[str]:
+    own = {"correlation_id": event.correlation_id, "timestamp": event.timestamp}
+    payload = {**event.payload, **own}
+    found: list[str] = []
+    for key, wanted in fields.items():
+        value = payload.get(key, _MISSING)
+        if value is _MISSING:
+            found.append(f"there is no {key!r}")
+        elif not (value is wanted or value == wanted):
+            found.append(f"{key} is {shown(value)}, not {shown(wanted)}")
+    return found
+
+
+def _how_many(found: tuple[list[str], Any]) -> int:
+    return len(found[0])
+
+
+def _near(differences: list[str], event: EventRoot) -> str:
+    return f"{shown(event)}: {'; '.join(differences)}"
+
+
+@overload
+def capture() -> AbstractContextManager[Recorder[Event]]: ...
+@overload
+def capture(*event_classes: type[E]) -> AbstractContextManager[Recorder[E]]: ...
+@contextmanager
+def capture(*event_classes: type[Any]) -> Generator[Recorder[Any]]:
+    """
+    Record the events that are emitted inside, by whichever thread.
+
+    Args:
+        *event_classes: The classes to record, their subclasses included, gates too; all observed events by
+            default.
+
+    Yields:
+        The recorder, which keeps its events afterwards. A gate is recorded as it is, and shows in the end
+        what its handlers have written.
+    """
+    recorder = Recorder[Any]()
+    with ExitStack() as stack:
+        for event_class in event_classes or (Event,):
+            stack.enter_context(event_class.subscribe(recorder.events.append, priority=FIRST))
+        yield recorder
