@@ -6,6 +6,11 @@ Each is also the built-in that fits, so that code which knows nothing of eventbu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 class EventbusError(Exception):
     """
@@ -98,3 +103,31 @@ class RunEndedError(EventbusError, RuntimeError):
     """
     Something was to begin in a run that has ended, where no gate could judge it any more.
     """
+
+
+class TraceFileError(EventbusError, OSError):
+    """
+    A file cannot be used as a trace store; the text says why, and what to do.
+    """
+
+
+class UnknownRunError(EventbusError, LookupError):
+    """
+    No run of a trace store has an id that is, or begins with, what was asked for.
+    """
+
+
+class AmbiguousRunError(EventbusError, LookupError):
+    """
+    The ids of several runs begin with what was asked for.
+
+    Attributes:
+        candidates: Ids that do, in their order; not all of them, if there are many.
+    """
+
+    def __init__(self, text: str, candidates: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.candidates = tuple(candidates)
+
+    def __reduce__(self) -> tuple[type[AmbiguousRunError], tuple[str, tuple[str, ...]]]:
+        return (type(self), (str(self), self.candidates))
