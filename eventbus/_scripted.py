@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -45,7 +46,7 @@ class InTurn:
         return f"{type(self).__name__}({', '.join(map(shown, self.answers))})"
 
 
-class Scripted:
+class Scripted(ABC):
     """
     What the model and the tools have in common: answers that must all be asked for, and no more of them.
     """
@@ -75,8 +76,8 @@ class Scripted:
         if wrong:
             raise AssertionError("\n".join(wrong))
 
-    def _left_over(self) -> Iterable[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def _left_over(self) -> Iterable[str]: ...
 
     def _in_vain(self, msg: str) -> AssertionError:
         # Noted as well: what a tool raises is its answer, and whoever calls a model may catch it.

@@ -75,6 +75,21 @@ def test_two():
         )
         assert {"passed": 2} == outcomes
 
+    def test_the_clock_stands_still(self, run):
+        """It is the test's own, and lets no retry wait."""
+        outcomes, _ = run(
+            """
+def test_one(eventbus_clock, eventbus_recorder):
+    eventbus_clock.tick(5)
+    Happened.emit()
+    assert eventbus_clock.time() == eventbus_recorder[0].timestamp
+
+def test_two(eventbus_clock):
+    assert 0.0 == eventbus_clock.monotonic()
+"""
+        )
+        assert {"passed": 2} == outcomes
+
 
 class TestLeaks:
     """A leak check names the hook a test left behind."""

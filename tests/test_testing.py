@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from eventbus import Event, Hook, configure, correlation, drain, find, hooks, on
+from eventbus import Event, Hook, ProtectedEvent, configure, correlation, drain, find, hooks, on, writable
 from eventbus._settings import settings
 from eventbus.testing import Recorder, capture, isolated, strict
 
@@ -27,6 +27,10 @@ class Other(Event):
     pass
 
 
+class Gate(ProtectedEvent):
+    reason: str = writable(default="")
+
+
 class TestCapture:
     """Recording events."""
 
@@ -39,6 +43,13 @@ class TestCapture:
         Base.emit(n=3)
         assert [Base(n=1), Derived(n=2)] == recorder.events == list(recorder)
         assert (2, Derived(n=2)) == (len(recorder), recorder[1])
+
+    def test_it_records_gates(self):
+        """They show in the end what their handlers have written."""
+        Gate.subscribe(lambda event: setattr(event, "reason", "no"))
+        with capture(Gate) as recorder:
+            Gate.emit()
+        assert "no" == recorder.assert_emitted(Gate).reason
 
     def test_without_classes_it_records_all(self):
         """Every observed event."""
@@ -125,12 +136,39 @@ class TestRecorder:
         assert recorder[1] is recorder.assert_emitted(Derived)
 
     def test_assert_emitted_tells_what_was(self):
-        """The text shows what was asked, and the events of the class."""
+        """The text shows what was asked, and the events of the class, with what differs, the nearest first."""
         with pytest.raises(AssertionError) as caught:
-            self.recorded().assert_emitted(Base, n=3, word="x")
-        lines = str(caught.value).splitlines()
-        assert "Base(n=3, word='x') was not emitted; only these of its class were:" == lines[0]
-        assert ["  Base(n=1, word='a', ", "  Derived(n=2, word=No"] == [line[:22] for line in lines[1:]]
+            self.recorded().assert_emitted(Base, n=2, word="x")
+        head, *lines = str(caught.value).splitlines()
+        assert "Base(n=2, word='x') was not emitted; only these of its class were:" == head
+        assert ["  Derived(n=2, word=No", "  Base(n=1, word='a', "] == [line[:22] for line in lines]
+        assert ["word is None, not 'x'", "n is 1, not 2; word is 'a', not 'x'"] == [
+            line.rpartition("): ")[2] for line in lines
+        ]
+
+    def test_assert_emitted_tells_which_key_is_missing(self):
+        """A key that the nearest event does not have is no value."""
+        with pytest.raises(AssertionError, match=r"\): there is no 'raw'$"):
+            self.recorded().assert_emitted(Derived, n=2, raw=[1])
+
+    @pytest.mark.parametrize(
+        ("value", "shown"),
+        [
+            ("x" * 10_000, "n='" + "x" * 990 + "\u2026"),
+            (
+                type("Odd", (), {"__repr__": lambda self: 1 / 0})(),
+                "n=a Odd whose repr raises ZeroDivisionError",
+            ),
+        ],
+    )
+    def test_it_shows_any_value(self, value, shown):
+        """Cut if it is long, and whatever its `__repr__` does."""
+        with capture(Base) as recorder:
+            Base.emit(n=value)
+        with pytest.raises(AssertionError) as caught:
+            recorder.assert_emitted(Base, n=value, word=1)
+        assert shown[:100] in str(caught.value)
+        assert 4000 > len(str(caught.value))
 
     def test_assert_emitted_tells_of_other_classes(self):
         """If there are none of the class, the others are shown."""
