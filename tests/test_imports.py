@@ -37,6 +37,7 @@ OTHERS = {
     "_sinks": {"structlog"},
     "_logger": {"structlog"},
     "_show": {"click", "rich"},
+    "_timeline": {"attrs", "jinja2"},
     "cli": {"click", "rich"},
     "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
