@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import threading
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeAlias, TypeVar, cast
 
+from ._gate import ProtectedEvent
 from ._hook import Hook, _undo, marks_of
 from ._verdict import shown
+from .catalog import GateDecisionEvent
+
+T = TypeVar("T")
 
 Check: TypeAlias = Callable[[str, Any], Any]
 """Takes what errors call the setting, and its value; returns the value to keep, or raises by `misfit`."""
@@ -189,14 +195,23 @@ def number(least: float, unit: str = "") -> Check:
     return check
 
 
+def listed(value: Any) -> list[Any] | None:
+    """
+    Return what is in a collection; None if it is none, or a string or a mapping.
+    """
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
+        return None
+    return list(value)  # pyright: ignore[reportUnknownArgumentType]  # of anything
+
+
 def names(where: str, value: Any) -> frozenset[str]:
     """
     Accept a collection of names, and keep a set of its own that nobody can change.
     """
     what = 'a collection of names, as in {"shell"}'
-    if isinstance(value, (str, bytes)) or not isinstance(value, Collection):
+    given = listed(value)
+    if given is None:
         misfit(where, what, value)
-    given: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if not all(isinstance(name, str) for name in given):
         misfit(where, what, given)
     if not all(given):
@@ -220,6 +235,54 @@ def function(where: str, value: Any) -> NoReturn:
     Accept nothing but the functions that a setting takes anyway.
     """
     misfit(where, "a function, or an object that can be called", value)
+
+
+def warn(hook: PolicyHook, handler: str, gate: ProtectedEvent, reason: str) -> None:
+    """
+    Tell as a GateDecisionEvent what a policy has noticed and lets pass.
+
+    Args:
+        hook: The policy.
+        handler: The name of its handler.
+        gate: What it judges.
+        reason: What it has noticed.
+    """
+    GateDecisionEvent.emit(
+        correlation_id=gate.correlation_id,
+        run=gate.get("run"),
+        gate=type(gate).__name__,
+        by=f"{type(hook).__name__}.{handler}",
+        action="warn",
+        reason=reason,
+        applied=not hook.shadow,
+        tool_call=gate.get("tool_call"),
+    )
+
+
+class Recent(Generic[T]):
+    """
+    The last values that were added. Every method is safe to call from any thread.
+    """
+
+    __slots__ = ("_lock", "_values")
+
+    def __init__(self, limit: int) -> None:
+        self._values: deque[T] = deque(maxlen=limit)
+        self._lock = threading.Lock()
+
+    def add(self, value: T) -> None:
+        """
+        Add a value; beyond the limit the oldest one goes.
+        """
+        with self._lock:
+            self._values.append(value)
+
+    def all(self) -> tuple[T, ...]:
+        """
+        Return what is kept, the oldest first.
+        """
+        with self._lock:
+            return tuple(self._values)
 
 
 def _accept(cls: type, name: str, value: Any) -> Any:

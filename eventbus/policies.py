@@ -4,4 +4,6 @@ The hooks that decide, shipped abstract: a subclass with its settings as class a
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from ._retrying import ModelRetryHook, is_transient
+
+__all__ = ["ModelRetryHook", "is_transient"]
