@@ -136,7 +136,7 @@ class TestRecorder:
         assert recorder[1] is recorder.assert_emitted(Derived)
 
     def test_assert_emitted_tells_what_was(self):
-        """The text shows what was asked, and the events of the class, with what differs, the nearest first."""
+        """The text shows what was asked, the events of the class, what differs, and the nearest first."""
         with pytest.raises(AssertionError) as caught:
             self.recorded().assert_emitted(Base, n=2, word="x")
         head, *lines = str(caught.value).splitlines()
