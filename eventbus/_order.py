@@ -157,6 +157,33 @@ def begin(run: RunBase) -> Script[None]:
     """
     Open a run: BeforeInvocation, then InferenceStarted or InferenceDenied.
     """
+    yield from admit(run)
+    run.open()
+    try:
+        yield from tell(
+            run,
+            InferenceStartedEvent,
+            agent=run.agent,
+            message=run.message,
+            parent_id=run.parent_id,
+            span_id=run.span_id,
+        )
+    except BaseException as error:
+        if run.closes():
+            goes_on = yield from end(run, error=original(error))
+            if goes_on is not None:
+                raise carried(goes_on) from error
+        raise
+
+
+def admit(run: RunBase) -> Script[None]:
+    """
+    Ask whether a run may begin: BeforeInvocation, and InferenceDenied where it is refused.
+
+    Raises:
+        RunRefused: If it is.
+        Exception: What a gate raised, which refuses it too.
+    """
     gate = make(run, BeforeInvocationEvent, message=run.message, state=run.state)
     if gate is not None:
         try:
@@ -175,28 +202,19 @@ def begin(run: RunBase) -> Script[None]:
         refused = refusal_of(gate, "cancel")
         if refused is not None:
             reason, by = refused
-            yield from _last(run, InferenceDeniedEvent, {"message": run.message, "reason": reason, "by": by})
+            yield from deny_run(run, reason, by)
             raise RunRefused(reason, by)
         if was_written(gate, "message"):
             run.accept_message(thaw(gate.message))
         if was_written(gate, "state"):
             run.state = thaw(gate.state)
-    run.open()
-    try:
-        yield from tell(
-            run,
-            InferenceStartedEvent,
-            agent=run.agent,
-            message=run.message,
-            parent_id=run.parent_id,
-            span_id=run.span_id,
-        )
-    except BaseException as error:
-        if run.closes():
-            goes_on = yield from end(run, error=original(error))
-            if goes_on is not None:
-                raise carried(goes_on) from error
-        raise
+
+
+def deny_run(run: RunBase, reason: str | None, by: str | None) -> Script[None]:
+    """
+    Tell that a run was refused, after which nothing is told of it.
+    """
+    yield from _last(run, InferenceDeniedEvent, {"message": run.message, "reason": reason, "by": by})
 
 
 def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any]) -> Script[None]:
@@ -401,6 +419,21 @@ def call_tool(run: RunBase, call: ToolCall, *, max_retries: int) -> Script[ToolO
 
     Yields `Perform(call, {})`, the call carrying the arguments to execute, as often as gates have it retried.
     """
+    judged = yield from judge_tool(run, call)
+    if isinstance(judged, ToolOutcome):
+        return judged
+    return (yield from _execute_tool(run, judged, max_retries))
+
+
+def judge_tool(run: RunBase, call: ToolCall, *, approve: bool = True) -> Script[ToolCall | ToolOutcome]:
+    """
+    Ask the gates before a tool call: the call as it may be executed, or what it came to without that.
+
+    Args:
+        run: The run.
+        call: What is asked for.
+        approve: Whether it is about to be executed, for the Approve-gates to judge.
+    """
     run.must_be_open()
     before = make(run, BeforeToolCallEvent, tool_call=call, arguments=call.input)
     asked = call
@@ -408,30 +441,36 @@ def call_tool(run: RunBase, call: ToolCall, *, max_retries: int) -> Script[ToolO
         yield from judge(run, before)
         refused = refusal_of(before, "cancel")
         if refused is not None:
-            return (yield from _deny(run, call, *refused))
+            return (yield from deny_tool(run, call, *refused))
         if was_written(before, "arguments"):
             call = ToolCall(call.id, call.name, as_arguments(before.arguments))
         if before.result is not None:
             by = author_of(before, "result")
-            return (yield from _answer_tool(run, call, as_result(before.result), by))
-    if ApproveToolCallEvent.has_receivers():
+            return (yield from answer_tool(run, call, as_result(before.result), by))
+    if approve and ApproveToolCallEvent.has_receivers():
         # Of its own, all the way down: what is judged now is what will be executed, whoever else still holds
         # a dict of the model's or a gate's.
         call = ToolCall(call.id, call.name, thaw(call.input))
-        approve = make(run, ApproveToolCallEvent, tool_call=asked, arguments=call.input)
-        yield from judge(run, approve)
-        refused = None if approve is None else refusal_of(approve, "denied")
+        last = make(run, ApproveToolCallEvent, tool_call=asked, arguments=call.input)
+        yield from judge(run, last)
+        refused = None if last is None else refusal_of(last, "denied")
         if refused is not None:
-            return (yield from _deny(run, call, *refused))
-    return (yield from _execute_tool(run, call, max_retries))
+            return (yield from deny_tool(run, call, *refused))
+    return call
 
 
-def _deny(run: RunBase, call: ToolCall, reason: str, by: str | None) -> Script[ToolOutcome]:
+def deny_tool(run: RunBase, call: ToolCall, reason: str, by: str | None) -> Script[ToolOutcome]:
+    """
+    Tell that a tool call was refused.
+    """
     yield from tell(run, ToolCallDeniedEvent, agent=run.agent, tool_call=call, reason=reason, by=by)
     return ToolOutcome(ToolResult(error=reason), refused=ToolCallRefused(reason, by))
 
 
-def _answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> Script[ToolOutcome]:
+def answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> Script[ToolOutcome]:
+    """
+    Tell that a tool call was answered by a gate: after, end.
+    """
     ended = {
         "agent": run.agent,
         "tool_call": call,
@@ -513,13 +552,14 @@ def call_model(
     model: str | None,
     settings: Mapping[str, Any],
     max_retries: int,
+    first: int = 1,
 ) -> Script[ModelOutcome]:
     """
     Ask the model: before, start, call, after, end; and again from the top, as often as gates have it retried.
 
-    Yields `Perform(messages, settings)`.
+    Yields `Perform(messages, settings)`. The first attempt has the number `first`.
     """
-    attempt = 0
+    attempt = first - 1
     while True:
         attempt += 1
         run.must_be_open()
