@@ -9,7 +9,7 @@ import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 
@@ -21,6 +21,9 @@ from ._verdict import shown
 from .values import ToolCall, ToolResult
 
 T = TypeVar("T")
+
+# What tools return as a rule; nobody could await it.
+_PLAIN: Final = frozenset({type(None), bool, dict, float, int, list, str, ToolResult})
 
 Model: TypeAlias = Callable[..., Any]
 # The values are callables; mypy joins the types of several functions to none that a Callable accepts.
@@ -309,7 +312,7 @@ def refuse_awaitables(perform: Performer) -> Performer:
 
     def plain(step: Perform, /) -> Any:
         done = perform(step)
-        if inspect.isawaitable(done):
+        if type(done) not in _PLAIN and inspect.isawaitable(done):
             discard(done)
             msg = "A plain Run cannot await an async tool or model; use AsyncRun."
             raise TypeError(msg)

@@ -85,6 +85,13 @@ def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[Non
         run.telling.end(ticket)
 
 
+def heard(run: RunBase, event_class: type[Event]) -> bool:
+    """
+    Tell whether an event is to be told: somebody hears it, or earlier ones of the run are waited for first.
+    """
+    return event_class.has_receivers() or bool(run.owed)
+
+
 def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
     """
     Build a gate, if anybody judges there.
@@ -159,6 +166,8 @@ def begin(run: RunBase) -> Script[None]:
     """
     yield from admit(run)
     run.open()
+    if not heard(run, InferenceStartedEvent):
+        return
     try:
         yield from tell(
             run,
@@ -222,9 +231,11 @@ def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any])
     run.over = True
     told = {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id}
     try:
-        passed((yield Quiet(run)))
+        if run.telling:
+            passed((yield Quiet(run)))
     finally:
-        passed((yield Tell(run, event_class, told)))
+        if heard(run, event_class):
+            passed((yield Tell(run, event_class, told)))
 
 
 def end(
@@ -278,6 +289,8 @@ def end(
 
 
 def _quiet(run: RunBase, meanwhile: list[BaseException]) -> Script[None]:
+    if not run.telling:
+        return
     try:
         passed((yield Quiet(run)))
     except BaseException as raised:
@@ -319,6 +332,10 @@ def start(
     """
     span_id = new_span_id()
     told = {**fields, "span_id": span_id}
+    if not heard(run, event_class):
+        run.must_be_open()
+        run.opened[span_id] = Opened(ends_with, told, _clock.monotonic(), fails)
+        return span_id
     # As in `tell`: whoever ends the run waits for this, or is seen here.
     ticket = run.telling.begin()
     try:
@@ -344,6 +361,9 @@ def close(
     """
     Emit the end of a start: by default its failure; nothing if it has its end already.
     """
+    if ends_with is not None and not heard(run, ends_with):
+        run.opened.pop(span_id, None)
+        return
     ticket = run.telling.begin()
     try:
         # From here on it is this end that is told, and a terminal waits for it.

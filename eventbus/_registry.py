@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import BuiltinMethodType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from blinker import ANY, Signal
 from blinker._utilities import make_id
@@ -363,7 +363,11 @@ class Topic:
         """
         Tell whether anybody would receive an event of some run.
         """
-        return bool(self.plan()) or any(
+        # Where there is no index, nobody has subscribed to a single run.
+        return bool(self.plan()) or (self.namespace[KEYED] is not None and self._has_keyed())
+
+    def _has_keyed(self) -> bool:
+        return any(
             state.signals[base].keyed and not state.signals[base].is_muted
             for base in self.cls.__mro__
             if base in state.signals
@@ -400,12 +404,25 @@ class Keyed:
             return plan
 
 
+class Closeable(Protocol):
+    """
+    Something that holds threads or files.
+    """
+
+    def close(self) -> None:
+        """
+        Let them go.
+        """
+
+
 class State:
     """
     Everything that is registered; `isolated()` swaps the whole of it.
+
+    `resources` are what must be closed when the state is given up, by name: the trace store.
     """
 
-    __slots__ = ("channels", "hooks", "locks", "signals", "stated", "tables")
+    __slots__ = ("channels", "hooks", "locks", "resources", "signals", "stated", "tables")
 
     def __init__(self) -> None:
         self.signals: dict[type, EventSignal] = {}
@@ -414,6 +431,7 @@ class State:
         self.hooks: dict[Hashable, HookEntry] = {}
         self.locks: dict[str, RunLock] = {}
         self.tables: dict[int, Instances] = {}
+        self.resources: dict[str, Closeable] = {}
 
 
 state = State()

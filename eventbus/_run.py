@@ -391,7 +391,8 @@ class RunBase:
         if not adopts:
             self.id = self.id or new_correlation_id()
             self.parent_id = current if current != self.id else None
-        self.info = attrs.evolve(self.info, id=self.id, parent_id=self.parent_id)
+        info = self.info
+        self.info = RunInfo(self.id, self.parent_id, info.agent, info.message, info.metadata)
 
     def _open_scope(self) -> None:
         self._scope = correlation(self.id, self.parent_id)

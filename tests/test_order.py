@@ -14,6 +14,7 @@ from eventbus import (
     ApproveToolCallEvent,
     BeforeModelCallEvent,
     BeforeToolCallEvent,
+    Event,
     InferenceCompletedEvent,
     InferenceFailedEvent,
     ProtectedEvent,
@@ -40,7 +41,8 @@ class Own(ProtectedEvent):
 
 
 def opened():
-    """Return a run in which things can begin, without a scope."""
+    """Return a run in which things can begin, without a scope, and to which somebody listens."""
+    Event.subscribe(lambda event: None)
     return Run.begin("sundae", correlation_id="run-1")
 
 
@@ -69,6 +71,17 @@ class TestScripts:
         assert started.fields["span_id"] == ended.fields["span_id"]
         assert ToolOutcome(ToolResult(12)) == done(script)
 
+    def test_what_nobody_hears_is_not_told(self):
+        """Without listeners a call is the execution alone, and so is the end of its run."""
+        run = Run.begin("sundae", correlation_id="run-1")
+        script = call_tool(run, CALL, max_retries=0)
+        assert Perform(CALL, {}) == next(script)
+        assert 1 == len(run.opened)
+        assert ToolOutcome(ToolResult(12)) == done(script, 12)
+        assert {} == run.opened
+        assert [] == list(end(run))
+        assert run.over
+
     def test_a_judge_is_asked_before(self):
         """With a judge the script asks first."""
         ApproveToolCallEvent.subscribe(lambda event: None)
@@ -95,6 +108,7 @@ class TestScripts:
         for error in (None, ValueError("own")):
             run = opened()
             assert run.closes()
+            run.telling.begin()
             interrupt = KeyboardInterrupt()
             script = end(run, error=error)
             assert Quiet(run) == next(script)
@@ -108,6 +122,7 @@ class TestScripts:
     def test_an_end(self):
         """An end waits for others, closes what is open, waits again, and tells its terminal."""
         run = opened()
+        run.telling.begin()
         script = end(run)
         assert Quiet(run) == next(script)
         assert not run.over
