@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 import attrs
 
 from ._errors import AmbiguousRunError, TraceFileError, UnknownRunError
-from ._lines import parse_line
+from ._lines import cid_itself, parse_line
 from ._plain import CUT
 from ._schema import identity_of, open_to_read
 
@@ -284,8 +284,7 @@ class TraceReader:
             UnknownRunError: If no run has such an id.
             AmbiguousRunError: If several have.
         """
-        asked = text.strip()
-        wanted = _id_in(asked)
+        wanted = cid_itself(_id_in(text.strip()))
         if self._all("SELECT 1 FROM runs WHERE cid = ?", wanted):
             return wanted
         # What was shown, or stands in a line, may be cut.
@@ -519,8 +518,8 @@ def _size(path: Path) -> int:
 
 
 def _bound(value: Any) -> Any:
-    # SQLite takes no lone surrogates, which a terminal's input may have.
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+    # SQLite takes no lone surrogates; they are stored as they are shown.
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _like(text: str) -> str:
@@ -556,7 +555,8 @@ def _stored(row: Any) -> StoredEvent:
     if not isinstance(told, dict):
         # Somebody has written to the file by hand.
         lossy, told = True, {"payload": payload}
-    return StoredEvent(*row[:9], lossy=lossy, payload=told)
+    columns: Any = row[:9]
+    return StoredEvent(*columns, lossy, cast("dict[str, Any]", told))  # type: ignore[call-arg]  # nine of them
 
 
 def _add_tokens(tokens: dict[str, int], usage: object) -> None:

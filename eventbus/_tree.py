@@ -341,7 +341,8 @@ def _note(event: StoredEvent) -> str | None:
     error = payload.get("error")
     if isinstance(error, dict):
         told = _mapping(cast("object", error))
-        parts.append(": ".join(str(told[key]) for key in ("type", "text") if told.get(key)))
+        name = str(told.get("type") or "").rpartition(".")[2]
+        parts.append(": ".join(part for part in (name, str(told.get("text") or "")) if part))
     elif error is not None:
         parts.append(str(error))
     if payload.get("reason") is not None:
