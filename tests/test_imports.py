@@ -39,6 +39,7 @@ OTHERS = {
     "_show": {"click", "rich"},
     "_timeline": {"attrs", "jinja2"},
     "cli": {"click", "rich"},
+    "otel": {"opentelemetry"},
     "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
 }
