@@ -120,7 +120,14 @@ class PolicyHook(Hook, metaclass=PolicyType):
                 setattr(cls, name, value)
         for base in _mixins(cls):
             _take_over(cls, base)
+        cls._settled()
         super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def _settled(cls) -> None:
+        """
+        Check how the settings go together: called when all are in place, before the class goes live.
+        """
 
     @classmethod
     def __attrs_init_subclass__(cls) -> None:

@@ -42,6 +42,7 @@ OTHERS = {
     "otel": {"opentelemetry"},
     "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
+    "_steering": {"attrs"},
 }
 """What each module may import beside the standard library and its siblings; the rest of them nothing."""
 
