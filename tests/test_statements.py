@@ -1,5 +1,5 @@
 """
-The table of the contract's statements: each names tests, and each of these exists.
+The tables of the contract's statements and of the guarantees: each names tests, and each of these exists.
 """
 
 from __future__ import annotations
@@ -61,3 +61,20 @@ def test_no_statement_twice():
     """A statement has one row."""
     statements = [(match["section"], match["statement"]) for row in rows() if (match := ROW.match(row))]
     assert len(set(statements)) == len(statements)
+
+
+def guarantees():
+    """Return the rows of the guarantees, as they stand."""
+    lines = (TESTS.parent / "docs" / "guarantees.md").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.startswith("| ") and not line.startswith("| when ")]
+
+
+@pytest.mark.parametrize("row", guarantees())
+def test_each_guarantee_names_tests_that_exist(row):
+    """A guarantee says when, what then, and by which tests it is shown; they are there."""
+    cells = row.strip("| ").split(" | ")
+    assert 3 == len(cells)
+    named = TEST.findall(cells[2])
+    assert named
+    assert cells[2] == ", ".join(f"`{file}::{name}`" for file, name in named)
+    assert [] == [f"{file}::{name}" for file, name in named if name not in defined_in(TESTS / file)]
