@@ -22,6 +22,7 @@ import attrs
 
 from ._lines import escape, stamp
 from ._plain import CUT
+from ._reader import _TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ _DEEPEST: Final = 12
 
 _TICKS: Final = 8
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+_CLOCK: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 _STATUSES: Final[Mapping[str | None, tuple[str, str]]] = {
     "completed": ("completed", "ok"),
@@ -69,18 +71,12 @@ _GATES: Final = "GateDecisionEvent"
 _ANSWER: Final = "InferenceGeneratedEvent"
 _CHUNK: Final = "InferenceChunkEvent"
 
-# The names that providers give to one and the same number.
-_TOKENS: Final = (
-    ("in", ("input_tokens", "prompt_tokens")),
-    ("out", ("output_tokens", "completion_tokens")),
-    ("in all", ("total_tokens",)),
-)
-
 
 class _Value(NamedTuple):
     key: str
     text: str
     folded: str
+    literal: bool
 
 
 class _Event(NamedTuple):
@@ -293,8 +289,6 @@ def _template() -> Template:
     try:
         from jinja2 import Environment, StrictUndefined
     except ModuleNotFoundError as error:
-        if error.name != "jinja2":
-            raise
         msg = "the page of a run needs jinja2; install it with: pip install 'eventbus[cli]'"
         raise ImportError(msg, name="eventbus._timeline") from error
     environment = Environment(
@@ -408,16 +402,11 @@ def show_seconds(seconds: float) -> str:
             digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
             text = f"{number:.{digits}f}"
             return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-    for larger, large, smaller, small in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        parts = round(seconds / smaller)
-        if parts >= larger // smaller:
-            whole, rest = divmod(parts, larger // smaller)
-            return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
-    return "1 min"
+    larger, large, smaller, small = next(
+        units for units in _CLOCK if round(seconds / units[2]) >= units[0] // units[2]
+    )
+    whole, rest = divmod(round(seconds / smaller), larger // smaller)
+    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
 def _fill(rows: Sequence[_Row]) -> Counter[str]:
@@ -436,7 +425,8 @@ def _fill(rows: Sequence[_Row]) -> Counter[str]:
                     text, whole = _text(value)
                     cut["values"] += len(text) < whole
                     left -= len(text)
-                    values.append(_Value(_cut(key, _TITLE), text, _folded(text, whole)))
+                    literal = value is None or isinstance(value, (bool, int, float))
+                    values.append(_Value(_cut(key, _TITLE), text, _folded(text, whole), literal))
             if values and any(event.lossy for event in group):
                 hint = "Lossy: what was emitted cannot be told from what is stored."
             events.append(_Event(group[0].event, _about(group, row), values, hint))
@@ -532,19 +522,17 @@ def _facts(run: StoredRun, rows: Sequence[_Row], whole: float) -> Iterator[tuple
     yield "Events", f"{run.events:,}", False
 
 
-def _tokens(rows: Iterable[_Row]) -> dict[str, int]:
+def _tokens(rows: Iterable[_Row]) -> Counter[str]:
     tokens: Counter[str] = Counter()
     for row in rows:
         for event in _events(row.node):
-            if event.event != _ANSWER:
-                continue
-            usage = _mapping(event.payload.get("usage"))
-            for name, keys in _TOKENS:
-                numbers = [usage[key] for key in keys if type(usage.get(key)) is int]
-                tokens[name] += numbers[0] if numbers else 0
-    if tokens["in"] or tokens["out"]:
-        del tokens["in all"]
-    return {name: number for name, number in tokens.items() if number}
+            usage = _mapping(event.payload.get("usage")) if event.event == _ANSWER else {}
+            for name, keys in _TOKENS.items():
+                tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
+    if tokens["input"] or tokens["output"]:
+        # Not everybody tells it, so that it need not be the sum of these.
+        del tokens["total"]
+    return +tokens
 
 
 def _glance(rows: Iterable[_Row]) -> str:
@@ -572,11 +560,11 @@ def _legend(rows: Sequence[_Row]) -> list[_Shape]:
 
 def _left_out(rows: Sequence[_Row], everything: Sequence[_Row], cut: Counter[str]) -> Iterator[str]:
     if len(rows) < len(everything):
-        yield f"{len(everything) - len(rows):,} of {len(everything):,} spans, marked where they were."
+        yield f"{len(everything) - len(rows):,} of {len(everything):,} spans, marked where they were"
     if cut["values"]:
-        yield f"The middle of {cut['values']:,} long values in payloads."
+        yield f"the middle of long values: {cut['values']:,}"
     if cut["payloads"]:
-        yield f"The payloads of {cut['payloads']:,} events."
+        yield f"payloads of events: {cut['payloads']:,}"
 
 
 def _list(counts: Mapping[str, int]) -> str:
