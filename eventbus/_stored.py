@@ -8,7 +8,7 @@ hold stays what was stored in its place.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -83,7 +83,7 @@ def as_error(told: object) -> object:
     if stored.keys() != _ERROR:
         return told
     frames: object = stored["frames"]
-    shown = tuple(map(str, cast("list[Any]", frames))) if isinstance(frames, list) else ()
+    shown = tuple(map(str, cast("Iterable[object]", frames))) if isinstance(frames, list) else ()
     return _error_class(str(stored["type"]))(str(stored["text"]), shown)
 
 
@@ -92,7 +92,7 @@ def revive(value: Any) -> Any:
     Make a value of ours of one that was stored, told by its keys; anything else stays as it is.
     """
     if isinstance(value, list):
-        return [revive(item) for item in cast("list[Any]", value)]
+        return [revive(item) for item in cast("Iterable[Any]", value)]
     told = as_dict(value)
     made = _VALUES.get(frozenset(told))
     if made is None:
@@ -125,17 +125,13 @@ def fields_of(event: StoredEvent, cls: type[Event]) -> dict[str, Any]:
 def _bare_event(value: object) -> EventRoot | None:
     # Only which event it was is stored, so that is all that it tells.
     told = as_dict(value)
-    cls = _registry.state.channels.get(str(told.get("channel")))
+    cls: Any = _registry.state.channels.get(str(told.get("channel")))
     if cls is None:
         return None
     event: EventRoot = object.__new__(cls)
-    known = {field.name: told.get(field.name) for field in payload_fields(cls)}
-    for name, known_value in {
-        "correlation_id": told.get("correlation_id"),
-        "timestamp": 0.0,
-        **known,
-    }.items():
-        object.__setattr__(event, name, known_value)
+    object.__setattr__(event, "timestamp", 0.0)
+    for name in ("correlation_id", *(field.name for field in payload_fields(cls))):
+        object.__setattr__(event, name, told.get(name))
     return event
 
 
