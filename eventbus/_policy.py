@@ -15,7 +15,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from ._gate import ProtectedEvent
-from ._hook import Hook, _undo, marks_of
+from ._hook import _OWN, Hook, _undo, marks_of
 from ._verdict import shown
 from .catalog import GateDecisionEvent
 
@@ -108,19 +108,14 @@ class PolicyHook(Hook, metaclass=PolicyType):
     _settings: ClassVar[dict[str, Setting]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        declared = {name: value for name, value in vars(cls).items() if isinstance(value, Setting)}
-        if declared:
-            cls._settings = {**cls._settings, **declared}
-            for name, value in declared.items():
-                setattr(cls, name, value.default)
-        _check_bases(cls)
-        _check_annotations(cls)
-        for name, value in list(vars(cls).items()):
-            if not name.startswith("_"):
-                setattr(cls, name, value)
-        for base in _mixins(cls):
-            _take_over(cls, base)
-        cls._settled()
+        try:
+            _check_settings(cls)
+        except (TypeError, ValueError):
+            first: type[Hook] | None = vars(cls).get(_OWN)
+            if first is not None and first.__name__ == cls.__name__:
+                # attrs has made the class anew, and what it was made of is live.
+                _undo(first)
+            raise
         super().__init_subclass__(**kwargs)
 
     @classmethod
@@ -290,6 +285,22 @@ class Recent(Generic[T]):
         """
         with self._lock:
             return tuple(self._values)
+
+
+def _check_settings(cls: type[PolicyHook]) -> None:
+    declared = {name: value for name, value in vars(cls).items() if isinstance(value, Setting)}
+    if declared:
+        cls._settings = {**cls._settings, **declared}
+        for name, value in declared.items():
+            setattr(cls, name, value.default)
+    _check_bases(cls)
+    _check_annotations(cls)
+    for name, value in list(vars(cls).items()):
+        if not name.startswith("_"):
+            setattr(cls, name, value)
+    for base in _mixins(cls):
+        _take_over(cls, base)
+    cls._settled()
 
 
 def _accept(cls: type, name: str, value: Any) -> Any:

@@ -280,9 +280,7 @@ def verdict_of(answer: object) -> Verdict:
     Raises:
         TypeError: If it means nothing.
     """
-    parts = [answer] if isinstance(answer, str) else cast("Sequence[Any]", answer)
-    if type(parts) not in (list, tuple):
-        parts = ()
+    parts = _parts(answer)
     if 1 <= len(parts) <= 2 and all(isinstance(part, str) for part in parts):
         action = parts[0].strip().lower()
         words = parts[1] if parts[1:] and parts[1].strip() else None
@@ -293,6 +291,12 @@ def verdict_of(answer: object) -> Verdict:
         '"proceed", ("guide", words) or ("interrupt", reason).'
     )
     raise TypeError(msg)
+
+
+def _parts(answer: object) -> Sequence[Any]:
+    if isinstance(answer, str):
+        return (answer,)
+    return cast("Sequence[Any]", answer) if isinstance(answer, (list, tuple)) else ()
 
 
 def _flag_or_names(where: str, value: Any) -> bool | frozenset[str]:
