@@ -2,6 +2,7 @@
 A decorator-driven, in-process event bus for agents: observers fail open, gates fail closed.
 """
 
+from . import _stores as _stores  # the store that the environment names stands ready
 from ._channels import find
 from ._context import (
     carry_context,

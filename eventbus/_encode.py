@@ -12,7 +12,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -51,6 +51,8 @@ _FRAMES: Final = 32
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
+# As it is, but for what type checkers do not know of the type of an Any.
+_type_of: Final = cast("Callable[[Any], type]", type)
 _dict_items: Final[Callable[[Any], Iterable[tuple[Any, Any]]]] = dict[Any, Any].items
 _list_iter: Final[Callable[[Any], Iterable[Any]]] = list[Any].__iter__
 
@@ -105,7 +107,7 @@ class _Shape(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _shape(cls: type[EventRoot]) -> _Shape:
+def _shape(cls: Any) -> _Shape:
     has_run = issubclass(cls, InferenceStartedEvent | InferenceDeniedEvent)
     names = [field.name for field in payload_fields(cls)]
     if issubclass(cls, CatalogEvent) and not has_run:
@@ -130,15 +132,13 @@ def encode(event: Any) -> Row:
         The row. No Exception is raised while there is stack left for one that says nothing but which event
         it was; a BaseException that is none goes through.
     """
-    shape = _shape(type(event))
+    shape = _shape(cast("Hashable", type(event)))
     redact = settings.redact
     lossy = False
     if redact is None:
         try:
             payload = _short(event, shape)
             text = _dumps(payload)
-            if len(text) > LIMITS.total:
-                raise _Unusual
         except Exception:
             payload, text, lossy = _long(event, shape, default_redact)
     else:
@@ -168,7 +168,7 @@ def _short(event: Any, shape: _Shape) -> dict[str, Any]:
     budget = [_NODES]
     for name, secret in shape.fields:
         value = state[name] if shape.in_dict else getattr(event, name)
-        kind = type(value)
+        kind = _type_of(value)
         if value is None or kind is bool:
             payload[name] = value
         elif secret:
@@ -181,7 +181,11 @@ def _short(event: Any, shape: _Shape) -> dict[str, Any]:
             payload[name] = _copy(value, 0, budget)
     extra = state.get("_extra")
     if extra is not None:
-        more = _copy(extra if shape.has_run else {k: v for k, v in _dict_items(extra) if type(v) is not RunInfo}, 0, budget)
+        more = _copy(
+            extra if shape.has_run else {k: v for k, v in _dict_items(extra) if type(v) is not RunInfo},
+            0,
+            budget,
+        )
         if not payload.keys().isdisjoint(more):
             raise _Unusual
         payload.update(more)
@@ -189,7 +193,7 @@ def _short(event: Any, shape: _Shape) -> dict[str, Any]:
 
 
 def _hidden(value: Any) -> Any:
-    kind = type(value)
+    kind = _type_of(value)
     if kind is str:
         return MASK
     if value is None or kind is bool or (kind is int and -_INT <= value < _INT):
@@ -198,7 +202,7 @@ def _hidden(value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int, budget: list[int]) -> Any:
-    kind = type(value)
+    kind = _type_of(value)
     if kind is str:
         if len(value) > _TEXT:
             raise _Unusual
@@ -246,14 +250,15 @@ def _copy(value: Any, depth: int, budget: list[int]) -> Any:
 def _long(event: Any, shape: _Shape, redact: Redact) -> tuple[dict[str, Any], str, bool]:
     try:
         copy = plain(_read(event, shape, redact), redact=redact, limits=LIMITS)
-        payload: dict[str, Any] = copy.value if type(copy.value) is dict else {CUT: CUT}
+        # Where there was no stack left it is no dict.
+        payload = cast("dict[str, Any]", copy.value if isinstance(copy.value, dict) else {CUT: CUT})
         try:
             text, lossy = _dumps(payload), bool(copy.lossy)
         except (TypeError, ValueError):
             # An integer of more than 64 bits, or half of a surrogate pair, which is no text to SQLite.
             text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-            whole = _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text)
-            text, lossy = whole, bool(copy.lossy) or whole is not text
+            clean = _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text)
+            text, lossy = clean, bool(copy.lossy) or clean != text
         return payload, text, lossy
     except Exception:
         return {}, "{}", True
@@ -281,7 +286,7 @@ def _read(event: Any, shape: _Shape, redact: Redact) -> dict[str, Any]:
 
 
 def _convert(name: str, value: Any, redact: Redact, *, is_ours: bool) -> Any:
-    kind = type(value)
+    kind = _type_of(value)
     if issubclass(kind, BaseException):
         return _error(value, name, redact)
     if issubclass(kind, EventRoot):

@@ -33,11 +33,14 @@ VERSION: Final = 1
 BUSY_SECONDS: Final = 0.25
 """How long one database call waits for another process's lock; a fork may have to wait as long."""
 
+POLL_SECONDS: Final = 0.005
+
 CHECKPOINT_PAGES: Final = 1_000
 WAL_BYTES: Final = 16 * 1024 * 1024
 """To how much the write-ahead log is cut back once all of it is in the database."""
 
 _MAGIC: Final = b"SQLite format 3\0"
+_HEADER: Final = 100
 _SUFFIXES: Final = ("-wal", "-journal")
 
 TABLES: Final = """
@@ -98,53 +101,6 @@ COLUMNS: Final = (
 )
 """The columns of an event that the writer gives, in the order of a row."""
 
-SUMMARIZE: Final = """
-WITH fresh AS MATERIALIZED (
-    SELECT cid, min(seq) AS first, max(seq) AS last, max(timestamp) AS updated, max(agent) AS agent,
-        count(*) AS events,
-        count(*) FILTER (WHERE channel GLOB 'eventbus.*.failed') AS failures,
-        count(*) FILTER (WHERE channel GLOB 'eventbus.*.denied') AS refusals,
-        max(seq) FILTER (WHERE channel IN ('eventbus.inference.started', 'eventbus.inference.denied')) AS start,
-        max(seq) FILTER (WHERE channel IN ('eventbus.inference.completed', 'eventbus.inference.failed',
-            'eventbus.inference.denied', 'eventbus.inference.max_turns_reached')) AS stop
-    FROM events WHERE seq > ? AND cid IS NOT NULL GROUP BY cid
-)
-INSERT INTO runs
-SELECT fresh.cid,
-    coalesce(json_extract(a.payload, '$.parent_id'), json_extract(a.payload, '$.run.parent_id')),
-    coalesce(a.agent, fresh.agent),
-    CASE
-        WHEN start > stop OR stop IS NULL THEN CASE WHEN start IS NOT NULL THEN 'running' END
-        WHEN z.channel = 'eventbus.inference.max_turns_reached' THEN 'max_turns'
-        ELSE substr(z.channel, 20)
-    END,
-    f.timestamp, fresh.updated,
-    CASE WHEN start > stop THEN NULL ELSE z.timestamp END,
-    CASE WHEN start > stop THEN NULL ELSE z.duration END,
-    substr(CASE json_type(a.payload, '$.message')
-        WHEN 'object' THEN coalesce(json_extract(a.payload, '$.message.text'), json_extract(a.payload, '$.message'))
-        ELSE json_extract(a.payload, '$.message') END, 1, 200),
-    fresh.first, fresh.last, fresh.events, fresh.failures, fresh.refusals
-FROM fresh
-    JOIN events AS f ON f.seq = fresh.first
-    LEFT JOIN events AS a ON a.seq = fresh.start
-    LEFT JOIN events AS z ON z.seq = fresh.stop
-WHERE true
-ON CONFLICT (cid) DO UPDATE SET
-    parent_id = coalesce(excluded.parent_id, parent_id),
-    agent = coalesce(agent, excluded.agent),
-    status = coalesce(excluded.status, status),
-    updated = max(updated, excluded.updated),
-    ended = CASE WHEN excluded.status IS NULL THEN ended ELSE excluded.ended END,
-    duration = CASE WHEN excluded.status IS NULL THEN duration ELSE excluded.duration END,
-    message = coalesce(excluded.message, message),
-    last_seq = excluded.last_seq,
-    events = events + excluded.events,
-    failures = failures + excluded.failures,
-    refusals = refusals + excluded.refusals
-"""
-"""Keeps `runs` with the events behind a sequence, in the transaction that has inserted them."""
-
 
 class Connection(sqlite3.Connection):
     """
@@ -158,11 +114,13 @@ class Opened(NamedTuple):
 
     Attributes:
         connection: The connection.
+        path: The file itself, no symbolic link.
         identity: Device and inode of the file, by which a replaced one is told.
         moved: Where what stood in its place has been moved to; None if nothing did.
     """
 
     connection: sqlite3.Connection
+    path: str
     identity: Identity
     moved: str | None
 
@@ -198,6 +156,9 @@ def open_to_write(path: str, durability: Durability, *, spoilt: Identity | None 
         OSError, sqlite3.Error: If it cannot be done now.
     """
     path, linked = os.path.realpath(path), os.path.islink(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        msg = f"There is no directory {os.path.dirname(path)} for a trace store; make it first."
+        raise TraceFileError(msg)
     with _makers_apart(os.path.dirname(path)):
         moved = _set_aside(path, spoilt, linked=linked)
         if not os.path.lexists(path):
@@ -218,7 +179,7 @@ def open_to_write(path: str, durability: Durability, *, spoilt: Identity | None 
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, identity, moved)
+    return Opened(connection, path, identity, moved)
 
 
 def open_to_read(path: str, *, immutable: bool = False) -> sqlite3.Connection:
@@ -293,10 +254,20 @@ def _makers_apart(directory: str) -> Generator[None]:
         yield
         return
     descriptor = os.open(directory, os.O_RDONLY)
+    deadline = time.monotonic() + BUSY_SECONDS
     try:
-        with contextlib.suppress(OSError):
-            # A file system without locks leaves them to chance.
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_SECONDS)
+            except OSError:
+                # A file system without such locks leaves it to chance.
+                break
+            else:
+                break
         yield
     finally:
         os.close(descriptor)
@@ -311,9 +282,13 @@ def _set_aside(path: str, spoilt: Identity | None, *, linked: bool) -> str | Non
         msg = f"{path} is no file, and cannot be a trace store; give the path of a file."
         raise TraceFileError(msg)
     with open(path, "rb") as file:
-        is_database = file.read(len(_MAGIC)) == _MAGIC
-    if is_database and (found.st_dev, found.st_ino) != spoilt:
-        return None
+        header = file.read(_HEADER)
+    if header.startswith(_MAGIC):
+        if (found.st_dev, found.st_ino) != spoilt:
+            return None
+        if header[68:72] not in {b"", APPLICATION_ID.to_bytes(4, "big")}:
+            msg = f"{path} is a database of another application, and corrupt; give another path."
+            raise TraceFileError(msg)
     if linked:
         msg = f"{path} is reached by a symbolic link and is no trace store; it is left alone."
         raise TraceFileError(msg)

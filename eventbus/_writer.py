@@ -1,14 +1,12 @@
 """
-The writing half of the trace store: a bounded queue, one thread that empties it into SQLite, and what becomes of
-both when the database fails, the process forks or ends.
+One trace store being written: a bounded queue, the thread that empties it into SQLite, and what it does when
+the database fails.
 """
 
 from __future__ import annotations
 
 import _thread
-import atexit
 import contextlib
-import importlib
 import math
 import os
 import sqlite3
@@ -16,40 +14,38 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, Final, TypeAlias, cast
 
-from . import _registry, _schema
+from . import _schema, _summary
 from ._counters import counters
 from ._encode import Row, encode
 from ._errors import TraceFileError
-from ._event import Event
 from ._report import notice
 from ._retention import Retention, Sweeper
-from ._schema import COLUMNS, SUMMARIZE, Durability, Opened
-
-NAME: Final = "trace"
-"""The store's name among the resources of a registry's state, and what its receivers have in common."""
+from ._schema import COLUMNS, Durability, Opened
 
 BATCH_ROWS: Final = 1_000
 BATCH_SECONDS: Final = 0.005
-"""How long the writer waits for more rows after the first; fewer seconds when there are BATCH_ROWS."""
+"""How long the writer waits for more rows after the first; fewer seconds once there are BATCH_ROWS."""
 
 MAX_BATCH_ROWS: Final = 8_192
 """How many rows one transaction takes when the writer is behind."""
 
 MAX_ROWS: Final = 100_000
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""What may wait in the queue; an event beyond either is dropped and counted."""
+MAX_CHARACTERS: Final = 64 * 1024 * 1024
+"""What may wait in the queue, in rows and in characters of their payloads; beyond either, events go lost."""
 
-RETRY_SECONDS: Final = 0.1
+RETRY_SECONDS: Final = 0.05
 MAX_RETRY_SECONDS: Final = 1.0
-"""How long the writer waits after a failure before it tries again; doubled each time, up to the latter."""
+"""How long the writer waits after a failure before it tries again: doubled each time, up to the latter."""
 
 PATIENCE: Final = 2.0
 """How long another's lock is waited for before it is called a failure."""
 
 MINUTE: Final = 60.0
+
 SYNC_SECONDS: Final = 5.0
 """How long an emit waits for its commit, with durability "sync"."""
 
@@ -57,16 +53,19 @@ STOP_SECONDS: Final = 5.0
 """How long the end of a store, or of the process, waits for what is in the queue."""
 
 TICK_SECONDS: Final = 10.0
-"""How often retention is looked after while there is nothing to write."""
+"""How long the writer sleeps when there is nothing to do."""
 
-FINALIZE_PRIORITY: Final = 90
-"""The place among the finalizers of a multiprocessing child: after the bus's own, whose handlers may emit."""
-
-FIRST: Final = -(2**30)
-"""The priority of the store: before handlers that emit themselves, so that its order is that of the emits."""
+WAL_CHECK_SECONDS: Final = 1.0
+WAL_LIMIT: Final = 4 * _schema.WAL_BYTES
+"""A write-ahead log of more bytes than this, which readers have kept from being reused, is cut back."""
 
 _PIECES: Final = tuple(2**power for power in range(11, -1, -1))
+PAYLOAD: Final = 9
+"""Where a row has its payload."""
 _NEVER: Final = sys.maxsize
+
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_SPOILT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _Item: TypeAlias = "Row | Marker"
 
@@ -75,9 +74,8 @@ class Marker:
     """
     A place in the queue that somebody waits for.
 
-    Attributes:
-        patient: Whether it waits until what is before it is written, through failures.
-        written: Whether it was.
+    Args:
+        patient: Whether to wait on when a commit fails, for the attempts after it.
     """
 
     __slots__ = ("_lock", "patient", "written")
@@ -93,14 +91,13 @@ class Marker:
         Let whoever waits go on.
         """
         self.written = written
-        with contextlib.suppress(RuntimeError):
-            self._lock.release()
+        self._lock.release()
 
     def wait(self, timeout: float) -> bool:
         """
-        Wait, and tell whether what is before it is written.
+        Wait, in seconds, and tell whether all that stood before it is written.
         """
-        self._lock.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
+        self._lock.acquire(timeout=max(0.0, min(timeout, threading.TIMEOUT_MAX)))
         return self.written
 
 
@@ -108,49 +105,64 @@ class Store:
     """
     One trace store of this process.
 
+    Emitting threads share with the writer only what one step of the interpreter changes, and no lock: an
+    event may be emitted by a signal's handler or a finalizer, in the middle of another one's emit.
+
     Args:
         path: The absolute path of its file.
         durability: "batched", or "sync", with which an emit returns after its commit.
-        retention: What is deleted in time.
+        retention: What is deleted in time; None keeps everything.
+        on_thread: Called when the writer's thread has been started, in each process that starts one.
     """
 
-    def __init__(self, path: str, durability: Durability, retention: Retention | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        durability: Durability,
+        retention: Retention | None,
+        on_thread: Callable[[Store], object],
+    ) -> None:
         self.path = path
-        self.sync = durability == "sync"
         self._durability: Durability = durability
+        self._is_sync = durability == "sync"
         self._retention = retention
-        self.receiver = _registry.Receiver(
-            self.record, name="eventbus.trace", target=NAME, order=(_registry.next_order(), 0), priority=FIRST
-        )
-        self._reset()
+        self._on_thread = on_thread
+        self._closed = False
+        self._begin()
 
-    def _reset(self) -> None:
+    def _begin(self) -> None:
+        # As in a new process: also what a forked child starts with.
         self._queue: deque[_Item] = deque()
-        self._bytes_in = self._bytes_out = 0
-        # The queue's length at which an emit wakes the writer.
+        self._taken_in = self._taken_out = 0
+        # The length of the queue from which on an emit wakes the writer.
         self._wake_at = 1
         self._signal = _thread.allocate_lock()
         self._signal.acquire()
         self._starting = _thread.allocate_lock()
         self._thread: threading.Thread | None = None
-        # Held by the writer while it works on the database, and over a fork.
-        self._database = _thread.allocate_lock()
+        # Held while somebody works on the database, and over a fork. Re-entrant, for a signal's handler that
+        # forks.
+        self._database = threading.RLock()
         self._opened: Opened | None = None
         self._sweeper = None if self._retention is None else Sweeper(self._retention)
         self._batch: list[Row] = []
         self._markers: list[Marker] = []
         self._deadline = math.inf
-        self._closed = False
-        self._finished = False
-        self._lost = 0
-        self._told_lost = 0
-        self._failing_since: float | None = None
+        self._finished = self._closed
+        self._lost = self._lost_written = self._lost_said = 0
+        self._reason = "the queue was full"
+        self._failed_at: float | None = None
+        self._retry_seconds = RETRY_SECONDS
         self._said_at = -math.inf
+        self._has_failed = False
         self._strikes = 0
+        self._identity: _schema.Identity | None = None
+        self._spoilt: _schema.Identity | None = None
+        self._wal_checked = 0.0
 
     def open(self) -> None:
         """
-        Open the file, so that what cannot be used is told at once.
+        Open the file, so that what can never be used is told at once.
 
         Raises:
             TraceFileError: If it must not be touched. What may clear by itself is left to the writer.
@@ -161,18 +173,18 @@ class Store:
             except TraceFileError:
                 raise
             except (OSError, sqlite3.Error) as error:
-                failure: Exception = error
+                failure = error
             else:
                 return
         self._fail(failure)
 
-    # ---- emitting threads ----
+    # On the emitting threads.
 
     def record(self, event: Any) -> None:
         """
-        Take an event into the queue, on the emitting thread; with durability "sync" wait for its commit.
+        Take an event into the queue; with durability "sync", wait until it is committed.
 
-        What cannot be taken is counted. No Exception is raised.
+        Runs on the emitting thread. What cannot be taken is counted; no Exception is raised.
         """
         try:
             if self._closed:
@@ -181,69 +193,90 @@ class Store:
             row = encode(event)
             queue = self._queue
             waiting = len(queue)
-            size = len(row[9])
-            if waiting >= MAX_ROWS or self._bytes_in - self._bytes_out + size > MAX_BYTES:
+            size = len(row[PAYLOAD])
+            if waiting >= MAX_ROWS or self._taken_in - self._taken_out + size > MAX_CHARACTERS:
                 self._drop(1)
                 return
-            # One step of the interpreter each, as everything here that several threads do at once.
-            self._bytes_in += size
+            self._taken_in += size
             queue.append(row)
-            if self.sync:
-                marker = Marker(patient=False)
-                queue.append(marker)
-                self._wake()
-                marker.wait(SYNC_SECONDS)
+        except Exception:
+            self._drop(1)
+            return
+        try:
+            if self._is_sync:
+                self._wait_for_commit()
             elif waiting >= self._wake_at - 1:
                 self._wake()
             if self._finished:
                 self._discard()
-        except Exception:
-            self._drop(1)
+        except Exception as error:
+            # It is in the queue: a thread that could not be started is tried again at the next event.
+            self._reason = type(error).__name__
+
+    def _wait_for_commit(self) -> None:
+        if self._thread is threading.current_thread():
+            # A finalizer emits, and would wait for itself.
+            return
+        marker = Marker(patient=False)
+        self._queue.append(marker)
+        self._wake()
+        marker.wait(SYNC_SECONDS)
 
     def flush(self, timeout: float) -> bool:
         """
-        Wait until what is in the queue is written; see `trace.flush`.
+        Wait until what is in the queue is committed.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether it is.
         """
-        if self._thread is threading.current_thread() or self._finished:
+        if self._thread is threading.current_thread():
             return False
-        if self._thread is None and not self._queue:
-            return True
+        if self._finished or (self._thread is None and not self.pending()):
+            return not self.pending()
         marker = Marker(patient=True)
         self._queue.append(marker)
         self._wake()
+        if self._finished:
+            self._discard()
         return marker.wait(timeout)
 
     def pending(self) -> int:
         """
-        Return how many events wait to be written.
+        Return how many events wait to be committed, about.
         """
         return len(self._queue) + len(self._batch)
 
     def close(self, timeout: float = STOP_SECONDS) -> None:
         """
-        Write what is in the queue, within a time, and end the thread; what is left is dropped and counted.
+        Commit what is in the queue, within a time, and end the thread; what is left is dropped and counted.
+
+        What is emitted afterwards is counted.
         """
         if self._closed:
             return
         self._deadline = time.monotonic() + timeout
         self._closed = True
-        if self._queue or self._batch or self._thread is not None:
-            self._wake()
+        with contextlib.suppress(RuntimeError):
+            if self._queue or self._batch or self._thread is not None:
+                self._wake()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout + 2 * BUSY_MARGIN)
+        if thread is None:
+            # None was needed, or none can be started any more.
+            self._run()
+        elif thread is not threading.current_thread():
+            thread.join(timeout + 4 * _schema.BUSY_SECONDS)
         self._finished = True
         self._discard()
-        if thread is None:
-            with self._database:
-                self._let_go()
 
     def _drop(self, count: int) -> None:
         counters.store_dropped += count
         self._lost += count
 
     def _discard(self) -> None:
-        # The queue of a store whose writer is gone.
+        # The queue of a store whose thread is gone.
         while True:
             try:
                 item = self._queue.popleft()
@@ -259,19 +292,51 @@ class Store:
         if self._thread is None and self._starting.acquire(blocking=False):
             try:
                 if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="eventbus-trace", daemon=True)
+                    thread = threading.Thread(target=self._live, name="eventbus-trace", daemon=True)
                     thread.start()
                     self._thread = thread
-                    exits.enter(self)
+                    self._on_thread(self)
             except BaseException:
                 self._wake_at = 1
                 raise
             finally:
                 self._starting.release()
         with contextlib.suppress(RuntimeError):
+            # It is released already: the writer is about to wake.
             self._signal.release()
 
-    # ---- the writer's thread ----
+    # Around a fork.
+
+    def before_fork(self) -> None:
+        """
+        Wait for the transaction under way, close the file, and keep the writer from it over the fork.
+
+        A connection that a child inherits would, when it is closed there, take the parent's files away.
+        """
+        self._database.acquire()
+        self._let_go()
+
+    def after_fork_in_parent(self) -> None:
+        """
+        Let the writer go on; it opens the file again when it has something to write.
+        """
+        self._database.release()
+
+    def after_fork_in_child(self) -> None:
+        """
+        Begin anew: what waited belongs to the parent, whose thread has stayed there.
+        """
+        self._begin()
+
+    # On the writer's thread.
+
+    def _live(self) -> None:
+        try:
+            self._run()
+        finally:
+            if not self._closed:
+                # Ended by what is no Exception, such as a SystemExit in a finalizer.
+                self._thread, self._wake_at = None, 1
 
     def _run(self) -> None:
         while True:
@@ -279,19 +344,17 @@ class Store:
                 self._await_rows()
                 self._take()
                 self._write()
-                if self._closed and not self._batch and not self._queue:
-                    break
+                self._tend()
             except Exception as error:
-                # Nothing here is expected; the thread has to live.
+                # Whatever it is, the thread has to live on.
                 self._fail(error)
                 self._pause()
-            if self._closed and time.monotonic() > self._deadline:
+            if self._closed and (not self.pending() or time.monotonic() >= self._deadline):
                 break
         self._finished = True
         self._drop(len(self._batch))
-        for marker in self._markers:
-            marker.reached(written=False)
-        self._batch, self._markers = [], []
+        self._batch.clear()
+        self._release_markers(written=False)
         self._discard()
         with self._database:
             self._let_go()
@@ -302,8 +365,9 @@ class Store:
         if not self._queue:
             self._wake_at = 1
             if not self._queue and not self._closed:
-                self._signal.acquire(timeout=TICK_SECONDS)
-        if not self._closed and not self.sync and len(self._queue) < BATCH_ROWS:
+                busy = self._sweeper is not None and self._sweeper.has_more
+                self._signal.acquire(timeout=BATCH_SECONDS if busy else TICK_SECONDS)
+        if self._queue and not self._closed and not self._is_sync:
             self._wake_at = BATCH_ROWS
             if len(self._queue) < BATCH_ROWS:
                 self._signal.acquire(timeout=BATCH_SECONDS)
@@ -322,48 +386,83 @@ class Store:
                 batch.append(item)
 
     def _write(self) -> None:
+        if not self._batch:
+            self._release_markers(written=True)
+            return
         try:
             with self._database:
-                if self._batch:
-                    self._open()
-                    self._insert()
-                    self._done()
+                moved = self._open()
+                self._insert()
+                self._forget_batch()
         except Exception as error:
+            if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError | ValueError | OverflowError):
+                # It would fail again: nothing behind it is to wait for it.
+                self._drop(len(self._batch))
+                self._forget_batch()
             self._fail(error)
+            self._release_markers(written=False, patient=False)
             self._pause()
             return
-        for marker in self._markers:
-            marker.reached(written=True)
-        self._markers.clear()
-
-    def _done(self) -> None:
-        self._bytes_out += sum([len(row[9]) for row in self._batch])
-        self._batch.clear()
+        self._release_markers(written=True)
+        self._recover(moved)
 
     def _insert(self) -> None:
-        assert self._opened is not None
-        connection = self._opened.connection
+        connection = cast("Opened", self._opened).connection
+        lost, reason = self._lost - self._lost_written, self._reason
         connection.execute("BEGIN IMMEDIATE")
         try:
-            last = connection.execute("SELECT max(seq) FROM events").fetchone()[0] or 0
-            position = 0
-            for size in _pieces(len(self._batch)):
-                piece = self._batch[position : position + size]
-                connection.execute(_insert_of(size), [value for row in piece for value in row])
-                position += size
-            connection.execute(SUMMARIZE, (last,))
+            last: int = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+            _insert_all(connection, "events", self._batch)
+            _insert_all(connection, "runs", _summary.summarize(self._batch, last + 1))
+            if lost:
+                connection.execute(
+                    "INSERT INTO losses (timestamp, count, reason) VALUES (?, ?, ?)",
+                    (time.time(), lost, reason),
+                )
             connection.execute("COMMIT")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 connection.rollback()
             raise
+        self._lost_written += lost
 
-    def _open(self) -> None:
+    def _forget_batch(self) -> None:
+        self._taken_out += sum([len(row[PAYLOAD]) for row in self._batch])
+        self._batch.clear()
+
+    def _release_markers(self, *, written: bool, patient: bool = True) -> None:
+        left: list[Marker] = []
+        for marker in self._markers:
+            if marker.patient and not patient:
+                left.append(marker)
+            else:
+                marker.reached(written=written)
+        self._markers = left
+
+    def _tend(self) -> None:
+        """Do what is due besides writing, a bounded piece of it."""
+        now = time.monotonic()
+        sweeper = self._sweeper
+        with self._database:
+            if self._opened is not None and now - self._wal_checked >= WAL_CHECK_SECONDS:
+                self._wal_checked = now
+                with contextlib.suppress(OSError):
+                    if os.stat(self._opened.path + "-wal").st_size > WAL_LIMIT:
+                        self._opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            if sweeper is not None and sweeper.is_due(now) and not self._closed:
+                self._open()
+                sweeper.sweep(cast("Opened", self._opened).connection, now)
+
+    def _open(self) -> str | None:
+        """Open the file if it is not, or no longer the one at its path; return what was moved aside."""
         if self._opened is not None:
             if _schema.identity_of(self.path) == self._opened.identity:
-                return
+                return None
             self._let_go()
-        self._opened = _schema.open_to_write(self.path, self._durability)
+        self._identity = _schema.identity_of(self.path)
+        self._opened = _schema.open_to_write(self.path, self._durability, spoilt=self._spoilt)
+        self._identity, self._spoilt = self._opened.identity, None
+        return self._opened.moved
 
     def _let_go(self) -> None:
         opened, self._opened = self._opened, None
@@ -373,32 +472,66 @@ class Store:
 
     def _fail(self, error: Exception) -> None:
         now = time.monotonic()
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        with self._database:
+            if code in _SPOILT:
+                # Once more with a new connection, before it is believed.
+                self._strikes += 1
+                if self._strikes > 1:
+                    self._spoilt = self._identity
+            if code not in _BUSY:
+                self._let_go()
+        if self._failed_at is None:
+            self._failed_at = now
+        if code in _BUSY and now - self._failed_at < PATIENCE:
+            return
+        self._has_failed = True
+        self._reason = f"{type(error).__name__}: {error}"
         if now - self._said_at >= MINUTE:
             self._said_at = now
-            notice("error", ("TRACE", "FAIL"), ("store", self.path), error=error)
+            notice("error", ("TRACE", "FAIL"), ("store", self.path), error=error, **self._dropped())
+
+    def _recover(self, moved: str | None) -> None:
+        self._failed_at, self._retry_seconds, self._strikes = None, RETRY_SECONDS, 0
+        if moved is not None:
+            notice("warning", ("TRACE", "MOVED"), ("store", self.path), to=moved)
+        if self._has_failed:
+            self._has_failed = False
+            notice("info", ("TRACE", "OK"), ("store", self.path), **self._dropped())
+        elif self._lost > self._lost_said and time.monotonic() - self._said_at >= MINUTE:
+            self._said_at = time.monotonic()
+            notice("warning", ("TRACE", "DROP"), ("store", self.path), **self._dropped())
+
+    def _dropped(self) -> dict[str, Any]:
+        dropped, self._lost_said = self._lost - self._lost_said, self._lost
+        return {"dropped": dropped} if dropped else {}
 
     def _pause(self) -> None:
-        self._signal.acquire(timeout=RETRY_SECONDS)
-
-
-BUSY_MARGIN: Final = 2 * _schema.BUSY_SECONDS
+        self._signal.acquire(timeout=max(0.0, min(self._retry_seconds, self._deadline - time.monotonic())))
+        self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
 
 
 def _pieces(count: int) -> Iterator[int]:
+    # Powers of two, so that a few prepared statements serve any number of rows.
     for size in _PIECES:
         while count >= size:
             yield size
             count -= size
 
 
-def _insert_of(size: int) -> str:
-    row = f"({', '.join('?' * len(COLUMNS))})"
-    return f"INSERT INTO events ({', '.join(COLUMNS)}) VALUES {', '.join([row] * size)}"
+def _insert_all(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
+    # One statement for many rows: each gives the interpreter's lock away, and has to wait for it afterwards,
+    # as long as busy threads keep it.
+    done = 0
+    for size in _pieces(len(rows)):
+        connection.execute(
+            _insertion(table, size), [value for row in rows[done : done + size] for value in row]
+        )
+        done += size
 
 
-class _Exits:
-    def enter(self, store: Store) -> None:
-        atexit.register(store.close)
-
-
-exits = _Exits()
+@cache
+def _insertion(table: str, size: int) -> str:
+    columns, merge = (COLUMNS, "") if table == "events" else (_summary.COLUMNS, _summary.MERGE)
+    row = f"({', '.join('?' * len(columns))})"
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {', '.join([row] * size)}{merge}"  # noqa: S608 - our own names

@@ -46,6 +46,8 @@ def isolated() -> Generator[None]:
         with _registry.lock:
             for entry in inner.hooks.values():
                 entry.close()
+        for resource in inner.resources.values():
+            resource.close()
 
 
 @contextmanager

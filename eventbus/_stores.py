@@ -1,0 +1,229 @@
+"""
+The trace stores of this process: one for each state of the registry, its beginning, forks and exits.
+
+What works on the database is imported when the first store begins: who has none does not pay for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from . import _registry
+from ._counters import counters, gauge
+from ._event import Event
+from ._registry import Receiver
+from ._report import notice
+
+if TYPE_CHECKING:
+    from ._retention import Retention
+    from ._schema import Durability
+    from ._writer import Store
+
+ENVIRONMENT: Final = "EVENTBUS_TRACE"
+
+NAME: Final = "trace"
+"""What a state of the registry calls its store, and the one target of all receivers that feed it."""
+
+FIRST: Final = -(2**30)
+"""The priority of the store: before handlers that emit themselves, so that its order is that of the emits."""
+
+FINALIZE_PRIORITY: Final = 90
+"""The place among the finalizers of a multiprocessing child: after the bus's own, whose handlers may emit."""
+
+
+class Entry:
+    """
+    A store and its place in the bus.
+
+    Args:
+        path: The absolute path of its file.
+        durability: "batched" or "sync".
+        retention: What is deleted in time.
+        by_environment: Whether nobody but the environment has asked for it.
+    """
+
+    def __init__(
+        self, path: str, durability: Durability, retention: Retention | None, *, by_environment: bool
+    ) -> None:
+        from ._writer import Store
+
+        self.by_environment = by_environment
+        self.store: Store = Store(path, durability, retention, self._register_finalizer)
+        self.is_open = False
+        self._finalizer: Callable[[], object] | None = None
+
+    def open(self) -> None:
+        """
+        Open the file and the ways out of the process.
+
+        Raises:
+            TraceFileError: If the file cannot be used.
+        """
+        self.store.open()
+        self.is_open = True
+        _entries.append(self)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """
+        Commit what is waiting, within a time, and leave no thread, file or exit function behind.
+        """
+        if self.is_open:
+            self.is_open = False
+            atexit.unregister(self.close)
+            cancel, self._finalizer = self._finalizer, None
+            if cancel is not None:
+                cancel()
+            self.store.close()
+            _entries.remove(self)
+
+    def _register_finalizer(self, _store: Store) -> None:
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            # A child of multiprocessing ends without exit functions. Here and not after the fork: what was
+            # registered before the child has begun is cleared.
+            util = importlib.import_module("multiprocessing.util")
+            self._finalizer = util.Finalize(None, self.close, exitpriority=FINALIZE_PRIORITY).cancel
+
+
+_entries: list[Entry] = []
+_lock = threading.RLock()
+_forks_registered = False
+
+
+def receiver(call: Callable[[Any], Any], accepts: Callable[[type], bool] | None = None) -> Receiver:
+    """
+    Return a receiver of all observed events that feeds the store; of several only one is ever called.
+    """
+    order = (_registry.next_order(), 0)
+    return Receiver(call, name="eventbus.trace", target=NAME, order=order, priority=FIRST, accepts=accepts)
+
+
+def start(path: str, durability: Durability, retention: Retention | None, *, by_environment: bool) -> Entry:
+    """
+    Open a store and have it receive every observed event.
+
+    One that the environment has opened gives way.
+
+    Raises:
+        RuntimeError: If one is open already.
+        TraceFileError: If the file cannot be used.
+    """
+    with _lock:
+        _register_forks()
+        before = current()
+        if before is not None:
+            if by_environment:
+                return before
+            if before.is_open and not before.by_environment:
+                msg = f"A trace store is open already, at {before.store.path}; call `trace.stop()` first."
+                raise RuntimeError(msg)
+        entry = Entry(path, durability, retention, by_environment=by_environment)
+        entry.open()
+        _registry.state.resources[NAME] = entry
+        signal = _registry.signal_of(Event)
+        earlier = [other for other in signal.everyone() if other.target == NAME]
+        signal.connect(receiver(entry.store.record), weak=False)
+        for other in earlier:
+            signal.disconnect(other)
+        if before is not None:
+            before.close()
+        return entry
+
+
+def stop() -> None:
+    """
+    Close the store that is open, if one is; it goes on counting what it is no longer given the time to store.
+    """
+    with _lock:
+        entry = current()
+        if entry is not None:
+            entry.close()
+
+
+def current() -> Entry | None:
+    """
+    Return the store of the registry's state, open or closed; None if there never was one.
+    """
+    found = _registry.state.resources.get(NAME)
+    return found if isinstance(found, Entry) else None
+
+
+def _pending() -> int:
+    return sum(entry.store.pending() for entry in list(_entries))
+
+
+gauge("store_pending", _pending)
+
+
+def _register_forks() -> None:
+    global _forks_registered  # noqa: PLW0603 - once per process, and never undone
+    if not _forks_registered:
+        _forks_registered = True
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+        )
+
+
+_forking: list[Entry] = []
+
+
+def _before_fork() -> None:
+    for entry in list(_entries):
+        entry.store.before_fork()
+        _forking.append(entry)
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop().store.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.RLock()
+    while _forking:
+        _forking.pop().store.after_fork_in_child()
+
+
+class Autostart:
+    """
+    Stands in a store's place until the first event, if the environment names one.
+    """
+
+    def __init__(self) -> None:
+        self._refused = False
+
+    def record(self, event: Any) -> None:
+        """
+        Open the store and give it the event; one that cannot be opened is told once, and its events counted.
+        """
+        path = named()
+        try:
+            if not self._refused:
+                entry = start(os.path.abspath(path), "batched", None, by_environment=True)
+                entry.store.record(event)
+                return
+        except Exception as error:
+            self._refused = True
+            notice("error", ("TRACE", "FAIL"), ("store", path), error=error)
+        counters.store_dropped += 1
+
+
+def named() -> str:
+    """
+    Return the path that the environment names; "" for none.
+    """
+    return os.environ.get(ENVIRONMENT, "").strip()
+
+
+# Whether the environment names one is asked when a plan is compiled: otherwise this is in none.
+_registry.signal_of(Event).connect(
+    receiver(Autostart().record, accepts=lambda _event_class: bool(named())), weak=False
+)
