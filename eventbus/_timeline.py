@@ -524,11 +524,10 @@ def _facts(run: StoredRun, rows: Sequence[_Row], whole: float) -> Iterator[tuple
 
 def _tokens(rows: Iterable[_Row]) -> Counter[str]:
     tokens: Counter[str] = Counter()
-    for row in rows:
-        for event in _events(row.node):
-            usage = _mapping(event.payload.get("usage")) if event.event == _ANSWER else {}
-            for name, keys in _TOKENS.items():
-                tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
+    answers = [event for row in rows for event in _events(row.node) if event.event == _ANSWER]
+    for usage in [_mapping(event.payload.get("usage")) for event in answers]:
+        for name, keys in _TOKENS.items():
+            tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
     if tokens["input"] or tokens["output"]:
         # Not everybody tells it, so that it need not be the sum of these.
         del tokens["total"]
