@@ -88,9 +88,9 @@ def started() -> Generator[Browser]:
     """
     Start a browser, or skip the test where there is none.
     """
-    webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="the browser's driver library is not installed"
-    )
+    why = "the browser's driver library is not installed"
+    webdriver = pytest.importorskip("selenium.webdriver", reason=why)
+    common = pytest.importorskip("selenium.common", reason=why)
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip(f"there is no {'chromium' if program is None else 'chromedriver'} on PATH")
@@ -101,8 +101,13 @@ def started() -> Generator[Browser]:
     if os.geteuid() == 0:
         # The sandbox refuses to run as root, as tests in a container do.
         options.add_argument("--no-sandbox")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    try:
+        running = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    except common.WebDriverException as error:
+        # Containers may forbid what a browser needs.
+        pytest.skip(f"chromium does not start: {(error.msg or '').partition(chr(10))[0]}")
+    running.set_page_load_timeout(60)
     try:
         yield Browser(running)
     finally:
