@@ -206,10 +206,9 @@ class TelemetryHook(PolicyHook):
         node = Node(cid, event.span_id, RUN)
         parent = self._spans.around_run(cid, event.parent_id)
         self._start(node, parent, event, _named(names.INVOKE_AGENT, agent), attributes)
-        if self.record_content and _records(node):
-            node.span.set_attribute(
-                names.INPUT_MESSAGES, messages(event.message, "user", names.INPUT_MESSAGES)
-            )
+        if self.record_content and event.message is not None and _records(node):
+            said = messages(event.message, "user", names.INPUT_MESSAGES)
+            node.span.set_attribute(names.INPUT_MESSAGES, said)
 
     @on(TurnStartedEvent)
     def start_turn(self, event: TurnStartedEvent) -> None:
@@ -433,7 +432,7 @@ class TelemetryHook(PolicyHook):
         attributes = {
             names.HOOK: text(event.hook, "hook"),
             names.HANDLER: text(event.handler, "handler"),
-            names.HANDLED_EVENT: type(event.event).__name__,
+            names.HANDLED_EVENT: text(type(event.event).__name__, "event"),
             **exception(event.error),
         }
         self._tell(event, SeverityNumber.ERROR, attributes, names.HANDLER_FAILURES)
