@@ -329,7 +329,8 @@ def _refuse_unknown(policy: type[PolicyHook], where: str, name: str, value: obje
     known = [*policy._settings, *(name for name in Hook.__annotations__ if not name.startswith("_"))]
     is_code = _is_code(value)
     near = difflib.get_close_matches(name, known, n=1, cutoff=_LIKE if is_code else 0.5)
-    if is_code and not near:
+    if is_code and (not near or "_settings" in vars(policy)):
+        # A policy's own method may be named like its settings are.
         return
     hint = f"Did you mean `{near[0]}`?" if near else f"{_known(policy).capitalize()}."
     msg = f"{where} is no setting of {_shipped(policy)}. {hint} Names of your own start with an underscore."
