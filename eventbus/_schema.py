@@ -310,6 +310,8 @@ def _make(path: str) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=".eventbus-", dir=os.path.dirname(path))
     try:
         os.close(descriptor)
+        # SQLite gives its other files the mode of this one, of which the umask may have left less.
+        os.chmod(temporary, 0o600)
         connection = _connect(temporary, "rw", Connection)
         try:
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
