@@ -93,8 +93,8 @@ def retell(events: Sequence[StoredEvent], skipped: Counter[str]) -> None:
     Send the events of one correlation id through the bus; `is_replaying()` is true meanwhile.
 
     They have new times, durations and span ids. Events outside of a run are told as they were. A gate that
-    raises ends its run. A run whose end is not stored is told without one. Handlers run on the calling thread;
-    a BaseException ends it where it stands.
+    raises ends its run. A run whose end is not stored is told without one. Handlers run on the calling
+    thread; a BaseException ends it where it stands.
 
     Args:
         events: All of them, by sequence.

@@ -4,10 +4,8 @@ What the commands print: plain columns through a pipe, tables on a terminal, JSO
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,7 +58,14 @@ def show_json(value: object) -> None:
     """
     Print a value as JSON.
     """
-    _write(json.dumps(value, indent=2))
+    write(json.dumps(value, indent=2))
+
+
+def show_json_line(value: object) -> None:
+    """
+    Print a value as JSON on one line.
+    """
+    write(json.dumps(value))
 
 
 def show_columns(rows: Sequence[Row], numbers: int = 0) -> None:
@@ -77,7 +82,7 @@ def show_columns(rows: Sequence[Row], numbers: int = 0) -> None:
             cell.rjust(width) if index >= len(row) - numbers else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        _write("  ".join(cells).rstrip())
+        write("  ".join(cells).rstrip())
 
 
 def show_counts(facts: Mapping[str, float], tables: Sequence[Counts]) -> None:
@@ -86,11 +91,11 @@ def show_counts(facts: Mapping[str, float], tables: Sequence[Counts]) -> None:
     """
     tables = [table for table in tables if table.rows]
     if is_terminal(sys.stdout):
-        _draw(_facts(facts), *map(_counts, tables))
+        draw(_facts(facts), *map(_counts, tables))
         return
     show_columns([(name, _number(number)) for name, number in facts.items()], 1)
     for headings, rows in tables:
-        _write("")
+        write("")
         cells = [(_name(name, len(numbers)), *map(_number, numbers)) for name, numbers in rows]
         show_columns([headings, *cells], len(headings) - 1)
 
@@ -99,8 +104,8 @@ def show_note(text: str) -> None:
     """
     Print a sentence, apart from what stands above it.
     """
-    _write("")
-    _write(text)
+    write("")
+    write(text)
 
 
 def _facts(facts: Mapping[str, float]) -> Table:
@@ -113,7 +118,7 @@ def _facts(facts: Mapping[str, float]) -> Table:
 
 
 def _counts(counts: Counts) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column(counts.headings[0], no_wrap=True, min_width=30)
     for heading in counts.headings[1:]:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -143,7 +148,7 @@ def show_events(rows: Sequence[Mapping[str, Any]]) -> None:
         events = _event_table("Event", [row for row in rows if row["kind"] == "event"])
         gates = _event_table("Gate", [row for row in rows if row["kind"] == "gate"])
         notes = "All have correlation_id, timestamp and run too. * writable, ! latches once set."
-        _draw(events, gates, Text(notes, "dim"))
+        draw(events, gates, Text(notes, "dim"))
         return
     show_columns(
         [
@@ -164,7 +169,7 @@ def show_events(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _event_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column(f"{title}\nchannel: eventbus. +", no_wrap=True, width=29)
     table.add_column("Readers", ratio=1)
     table.add_column("Line\nlevel" if title == "Event" else "", no_wrap=True, width=18)
@@ -194,7 +199,7 @@ def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
     Print the rows of `eventbus hooks`.
     """
     if is_terminal(sys.stdout):
-        _draw(_hook_table(rows))
+        draw(_hook_table(rows))
         return
     show_columns(
         [
@@ -214,7 +219,7 @@ def show_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _hook_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table()
+    table = new_table()
     table.add_column("Hook\ndefined", no_wrap=True)
     table.add_column("State", no_wrap=True)
     table.add_column("Priority", justify="right", no_wrap=True)
@@ -238,11 +243,17 @@ def _place(row: Mapping[str, Any]) -> str:
     return "-" if row["file"] is None else f"{row['file']}:{row['line']}"
 
 
-def _table() -> Table:
+def new_table() -> Table:
+    """
+    Return an empty table as all commands have it.
+    """
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
-def _draw(*things: object) -> None:
+def draw(*things: object) -> None:
+    """
+    Print things of rich's on a terminal, an empty line before each.
+    """
     console = Console(file=sys.stdout, force_terminal=True, highlight=False)
     with _writing():
         for thing in things:
@@ -250,7 +261,14 @@ def _draw(*things: object) -> None:
             console.print(thing)
 
 
-def _write(line: str) -> None:
+def write(line: str) -> None:
+    """
+    Print one line.
+
+    Raises:
+        BrokenPipeError: If whoever reads it has gone.
+        click.ClickException: If stdout takes no more, such as on a full disk.
+    """
     # click's, because it leaves a closed stdout alone, and flushes: a broken pipe is met here, not at exit.
     with _writing():
         click.echo(line)
@@ -271,24 +289,25 @@ def _writing() -> Generator[None]:
 
 
 @contextmanager
-def progress(stream: io.BufferedReader, runs: Callable[[], int]) -> Generator[Callable[[], None]]:
+def progress(
+    size: int | None, done: Callable[[], int], runs: Callable[[], int]
+) -> Generator[Callable[[], None]]:
     """
-    Show on stderr how much of a stream has been read, if stderr is a terminal; it is gone afterwards.
+    Show on stderr how far a replay is, if stderr is a terminal; it is gone afterwards.
 
     What is written to stderr meanwhile appears above the bar, as it is.
 
     Args:
-        stream: What is read; of something else than a file nobody knows how much is to come.
+        size: How much there is; None if nobody knows.
+        done: Asked how much of it was replayed.
         runs: Asked how many runs were replayed.
 
     Yields:
-        A function to call when something was read.
+        A function to call when there is something new to show.
     """
     if not is_terminal(sys.stderr):
         yield lambda: None
         return
-    about = os.fstat(stream.fileno())
-    size = about.st_size if stat.S_ISREG(about.st_mode) else None
     columns = (
         TextColumn("replaying"),
         BarColumn(),
@@ -302,6 +321,6 @@ def progress(stream: io.BufferedReader, runs: Callable[[], int]) -> Generator[Ca
         task = bar.add_task("", total=size, runs=0)
 
         def advance() -> None:
-            bar.update(task, completed=None if size is None else stream.raw.tell(), runs=runs())
+            bar.update(task, completed=None if size is None else done(), runs=runs())
 
         yield advance

@@ -75,6 +75,14 @@ def as_dict(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def as_list(value: object) -> list[Any]:
+    """
+    Return a value that is a list; else an empty one.
+    """
+    found: Any = value
+    return found if isinstance(value, list) else []
+
+
 def as_error(told: object) -> object:
     """
     Make an exception of one that was stored; anything else stays as it is.
@@ -82,9 +90,8 @@ def as_error(told: object) -> object:
     stored = as_dict(told)
     if stored.keys() != _ERROR:
         return told
-    frames: object = stored["frames"]
-    shown = tuple(map(str, cast("Iterable[object]", frames))) if isinstance(frames, list) else ()
-    return _error_class(str(stored["type"]))(str(stored["text"]), shown)
+    frames = tuple(map(str, as_list(stored["frames"])))
+    return _error_class(str(stored["type"]))(str(stored["text"]), frames)
 
 
 def revive(value: Any) -> Any:

@@ -1,5 +1,5 @@
 """
-The command line: `eventbus events`, `hooks` and `replay`; needs the extra `cli`.
+The command line: `eventbus` with its commands, which are here or in `_trace_commands`; needs the extra `cli`.
 
 Results go to stdout; log lines, progress and complaints go to stderr.
 """
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, cast
+
+import attrs
 
 try:
     import click
 
     from ._show import Counts, progress, show_counts, show_events, show_hooks, show_json, show_note
+    from ._trace_commands import INTERRUPTED, Unusable, grep, reading, runs, stats, tail, trace
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] not in {"click", "rich"}:
         raise
@@ -24,37 +30,33 @@ except ModuleNotFoundError as error:
     raise ImportError(_msg, name="eventbus.cli") from error
 
 from . import catalog, gates
+from . import trace as trace_store
 from ._context import replaying
 from ._emitter import payload_fields
+from ._errors import TraceFileError
 from ._event import STICKY, Event, EventRoot
 from ._hook import hooks
 from ._lines import escape
 from ._load import LoadError, load
 from ._records import Problem, read_records
 from ._replay import Summary, replay_record
+from ._retell import retell
 from ._scheduler import drain
 from ._settings import configure
 from .values import ToolCall
 
 __all__ = ["cli"]
 
-INTERRUPTED: Final = 130
-"""The exit status after Ctrl-C: 128 and the number of SIGINT."""
-
 SHOWN_REASONS: Final = 5
 """How many different reasons of a gate are shown, the most frequent."""
+
+_INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
+_EXISTING: Final = click.Path(exists=True, dir_okay=False)
+_FILE: Final = click.Path(dir_okay=False)
 
 AFTER_A_REFUSAL: Final = """\
 What follows a refusal is the run as it was recorded: this tells what would have
 been refused, not what would have happened then."""
-
-
-class _Unusable(click.ClickException):
-    """
-    What a command was given cannot be used.
-    """
-
-    exit_code = 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,8 +70,16 @@ def cli() -> None:
         reconfigure(errors="backslashreplace")
 
 
+for _command in (runs, trace, tail, grep, stats):
+    cli.add_command(_command)
+
+
 @cli.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("what", metavar="[FILE | RUN]", required=False)
+@click.option("--db", "store", type=_EXISTING, metavar="FILE", help="Replay the runs of this trace store.")
+@click.option(
+    "--trace", "into", type=_FILE, metavar="FILE", help="Fill this trace store with what is replayed."
+)
 @click.option(
     "--hooks",
     "modules",
@@ -80,48 +90,126 @@ def cli() -> None:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N runs.")
 @click.option("--quiet", "-q", is_flag=True, help="Write no lines, only the summary.")
 @click.pass_context
-def replay(ctx: click.Context, file: str, modules: Sequence[str], limit: int | None, quiet: bool) -> None:
+def replay(
+    ctx: click.Context,
+    what: str | None,
+    store: str | None,
+    into: str | None,
+    modules: Sequence[str],
+    limit: int | None,
+    quiet: bool,
+) -> None:
     """
-    Send the recorded runs of FILE through the bus.
+    Send recorded runs through the bus.
 
-    FILE has one JSON object per line, gzipped or not, with `id`, `agent`, `model` and `messages` as in
-    OpenAI's chat format; - reads stdin. The exit status is 1 if a line could not be replayed.
+    They come from FILE, or with --db from a trace store. FILE has one JSON object per line, gzipped or not,
+    with `id`, `agent`, `model` and `messages` as in OpenAI's chat format; - reads stdin. RUN is one run of the
+    store; without it all are replayed, the oldest first. What is replayed is stored only where --trace says,
+    whatever EVENTBUS_TRACE names. The exit status is 1 if a line could not be replayed.
     """
+    if store is None:
+        if what is None:
+            msg = "give a FILE of recorded runs, or a trace store with --db."
+            raise click.UsageError(msg)
+        _INPUT.convert(what, None, ctx)
+    elif into is not None and os.path.realpath(into) == os.path.realpath(store):
+        msg = "--db and --trace name one file; its runs would be in it twice. Give --trace another."
+        raise Unusable(msg)
     summary = Summary()
-    problems = replayed = 0
+    told = _Told()
     interrupted = False
     try:
-        with replaying():
-            _load("--hooks", modules)
-        if quiet:
-            configure(log="off")
-        with _open(file) as stream, progress(stream, lambda: summary.runs) as advance, summary:
+        with _stored_only_in(into):
+            with replaying():
+                _load("--hooks", modules)
+            if quiet:
+                configure(log="off")
+            with summary:
+                if store is None:
+                    _replay_file(cast("str", what), limit, summary, told)
+                else:
+                    _replay_store(store, what, limit, summary, told)
+                drain()
+    except KeyboardInterrupt:
+        interrupted = True
+        _complain("Interrupted; this is what was replayed so far.")
+    _show_summary(summary, told, interrupted)
+    ctx.exit(INTERRUPTED if interrupted else 1 if told.problems else 0)
+
+
+@attrs.define
+class _Told:
+    """
+    What a replay could not tell.
+
+    Attributes:
+        problems: How many lines of the file.
+        skipped: How many events of the store, by name.
+    """
+
+    problems: int = 0
+    skipped: Counter[str] = attrs.field(factory=Counter[str])
+
+
+@contextmanager
+def _stored_only_in(into: str | None) -> Generator[None]:
+    # EVENTBUS_TRACE names the store that the other commands read; a replay is not to double its runs.
+    named = os.environ.pop("EVENTBUS_TRACE", None)
+    try:
+        if into is not None:
+            try:
+                trace_store.start(into)
+            except TraceFileError as error:
+                raise Unusable(escape(str(error))) from error
+        yield
+    finally:
+        if into is not None:
+            trace_store.stop()
+        if named is not None:
+            os.environ["EVENTBUS_TRACE"] = named
+
+
+def _replay_file(file: str, limit: int | None, summary: Summary, told: _Told) -> None:
+    with _open(file) as stream:
+        about = os.fstat(stream.fileno())
+        size = about.st_size if stat.S_ISREG(about.st_mode) else None
+        with progress(size, stream.raw.tell, lambda: summary.runs) as advance:
+            replayed = 0
             for found in read_records(stream):
                 if isinstance(found, Problem):
-                    problems += 1
+                    told.problems += 1
                     _complain(f"{'<stdin>' if file == '-' else file}:{found.line}: {found.reason}")
                 else:
                     replay_record(found)
                     replayed += 1
+                    # Its queue is bounded: what comes faster than it is written would be dropped.
+                    trace_store.flush()
                 advance()
                 if replayed == limit:
                     break
-            drain()
-    except KeyboardInterrupt:
-        interrupted = True
-        _complain("Interrupted; this is what was replayed so far.")
-    _show_summary(summary, problems, interrupted)
-    ctx.exit(INTERRUPTED if interrupted else 1 if problems else 0)
 
 
-def _show_summary(summary: Summary, problems: int, interrupted: bool) -> None:
+def _replay_store(path: str, run: str | None, limit: int | None, summary: Summary, told: _Told) -> None:
+    with reading(Path(path)) as reader:
+        found = reader.runs() if run is None else [reader.run(run)]
+        chosen = sorted((one.first_seq, one.correlation_id) for one in found)[:limit]
+        replayed = 0
+        with progress(len(chosen), lambda: replayed, lambda: summary.runs) as advance:
+            for _, cid in chosen:
+                retell(list(reader.events(cid)), told.skipped)
+                trace_store.flush()
+                replayed += 1
+                advance()
+
+
+def _show_summary(summary: Summary, told: _Told, interrupted: bool) -> None:
     order = {cls: place for place, cls in enumerate(_catalog())}
     by_type = sorted(summary.events.items(), key=lambda item: order.get(item[0], len(order)))
     by_calls = sorted(summary.tools.items(), key=lambda item: (-item[1].calls, item[0]))
     show_counts(
         {
             "runs": summary.runs,
-            "lines not replayed": problems,
+            "lines not replayed": told.problems,
             "events": summary.total,
             "seconds": summary.seconds,
             "events per second": round(summary.rate),
@@ -136,6 +224,10 @@ def _show_summary(summary: Summary, problems: int, interrupted: bool) -> None:
                 [(name, [count]) for name, count in summary.failed_handlers.most_common()],
             ),
             Counts(("gate decision", "count"), list(_decisions(summary))),
+            Counts(
+                ("event that is not registered", "left out"),
+                [(name, [count]) for name, count in told.skipped.most_common()],
+            ),
         ],
     )
     if any(decided.action == "deny" for decided in summary.decisions):
@@ -205,7 +297,7 @@ def _load(parameter: str, modules: Iterable[str]) -> None:
             load(module)
         except LoadError as error:
             msg = f"{parameter} {error}"
-            raise _Unusable(msg) from error
+            raise Unusable(msg) from error
 
 
 @contextmanager
@@ -214,7 +306,7 @@ def _open(file: str) -> Generator[io.BufferedReader]:
         stream = open(0, "rb", closefd=False) if file == "-" else open(file, "rb")  # noqa: SIM115 - closed below
     except OSError as error:
         msg = f"{file} cannot be opened: {error.strerror}"
-        raise _Unusable(msg) from error
+        raise Unusable(msg) from error
     with stream:
         yield stream
 
