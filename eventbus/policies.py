@@ -4,7 +4,20 @@ The hooks that decide, shipped abstract: a subclass with its settings as class a
 
 from __future__ import annotations
 
+from ._guardrails import GuardrailsHook, GuardrailViolation
+from ._patterns import DEFAULT_BLOCKED_PATTERNS, DEFAULT_PII_PATTERNS, Detector
 from ._retrying import ModelRetryHook, is_transient
 from ._steering import SteeringDecision, SteeringHook, SteeringRequest
 
-__all__ = ["ModelRetryHook", "SteeringDecision", "SteeringHook", "SteeringRequest", "is_transient"]
+__all__ = [
+    "DEFAULT_BLOCKED_PATTERNS",
+    "DEFAULT_PII_PATTERNS",
+    "Detector",
+    "GuardrailViolation",
+    "GuardrailsHook",
+    "ModelRetryHook",
+    "SteeringDecision",
+    "SteeringHook",
+    "SteeringRequest",
+    "is_transient",
+]

@@ -43,6 +43,9 @@ OTHERS = {
     "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
     "_steering": {"attrs"},
+    "_patterns": {"attrs"},
+    "_texts": {"attrs"},
+    "_guardrails": {"attrs"},
 }
 """What each module may import beside the standard library and its siblings; the rest of them nothing."""
 

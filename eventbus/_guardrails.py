@@ -1,0 +1,670 @@
+"""
+GuardrailsHook: rules about tools and texts, kept at the gates of a run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal, NamedTuple, NoReturn, TypeAlias, cast
+
+import attrs
+
+from ._gate import ProtectedEvent
+from ._hook import on
+from ._patterns import (
+    ARGUMENTS,
+    DEFAULT_BLOCKED_PATTERNS,
+    DEFAULT_PII_PATTERNS,
+    MOST_STEPS,
+    PLACES,
+    PROMPT,
+    RESULT,
+    WINDOW,
+    Detector,
+    Find,
+    Span,
+    steps,
+    windowed,
+)
+from ._policy import PolicyHook, Recent, function, misfit, names, optional, setting, warn, whole
+from ._priority import Priority
+from ._readonly import thaw
+from ._redact import mask_text
+from ._report import report_failure
+from ._texts import Clean, Texts, TooLargeError
+from .gates import (
+    AfterToolCallEvent,
+    ApproveToolCallEvent,
+    BeforeInvocationEvent,
+    BeforeModelCallEvent,
+    BeforeToolCallEvent,
+)
+from .values import ToolResult
+
+Action: TypeAlias = Literal["block", "warn", "redact", "allow"]
+_ACTIONS: Final = ("block", "warn", "redact", "allow")
+
+BLOCKED_TOOL: Final = "blocked_tool"
+TOOL_NOT_ALLOWED: Final = "tool_not_allowed"
+PROMPT_LENGTH: Final = "max_prompt_length"
+RESULT_LENGTH: Final = "max_tool_result_length"
+TOO_LARGE: Final = "too_large"
+
+_OWN_ACTIONS: Final[Mapping[str, Action]] = {
+    BLOCKED_TOOL: "block",
+    TOOL_NOT_ALLOWED: "block",
+    PROMPT_LENGTH: "block",
+    RESULT_LENGTH: "warn",
+    TOO_LARGE: "block",
+}
+"""What is done about each rule that is no pattern, unless a setting says otherwise."""
+
+_STRUCTURE: Final = frozenset({BLOCKED_TOOL, TOOL_NOT_ALLOWED, TOO_LARGE})
+"""Rules that `default_action` does not reach, and that have nothing to redact."""
+
+CONTEXT: Final = "context"
+"""Where messages stand that are neither the user's nor a tool's: they are redacted, and not judged."""
+
+LAST: Final = 2**31 - 1
+"""The priority of what looks again at what others have written since."""
+
+_VIOLATIONS: Final = 1000
+_EXCERPT: Final = 24
+_LONGEST_EXCERPT: Final = 80
+_SECRETS_WITHIN: Final = 4096
+_LABEL: Final = re.compile(r"\[REDACTED:[^\]\n]{1,100}\]")
+
+
+@attrs.frozen
+class GuardrailViolation:
+    """
+    What one rule has found at one gate, and what was done about it.
+
+    Attributes:
+        rule: The rule.
+        action: "block", "warn", "redact" or "allow".
+        description: What was found where, in words.
+        where: The path to the first find, as in `arguments.customer.note`.
+        excerpt: The first find with some of what is around it, without personal data and secrets.
+        count: How many finds there were.
+        gate: The name of the gate's event class.
+        tool: The name of the tool; None where a prompt or a message was judged.
+        correlation_id: The run.
+    """
+
+    rule: str
+    action: Action
+    description: str
+    where: str
+    excerpt: str = ""
+    count: int = 1
+    gate: str = ""
+    tool: str | None = None
+    correlation_id: str | None = None
+
+
+class Rule(NamedTuple):
+    """
+    A pattern, and what is done where it is found.
+    """
+
+    name: str
+    detector: Detector
+    action: Action
+    personal: bool
+
+
+def _label(rule: str) -> str:
+    return f"[REDACTED:{rule}]"
+
+
+def _rejected(where: str, why: str) -> NoReturn:
+    msg = f"{where} {why}."
+    raise ValueError(msg)
+
+
+def _as_pattern(value: Any) -> re.Pattern[Any]:
+    pattern: re.Pattern[Any] = value
+    return pattern
+
+
+def _as_mapping(value: Any) -> Mapping[Any, Any]:
+    mapping: Mapping[Any, Any] = value
+    return mapping
+
+
+def _detector(where: str, value: Any) -> Detector:
+    if isinstance(value, Detector):
+        return value
+    if isinstance(value, str):
+        try:
+            value = re.compile(value)
+        except re.error as error:
+            _rejected(where, f"is no regular expression: {error}")
+    if isinstance(value, re.Pattern):
+        pattern = _as_pattern(value)
+        if not isinstance(pattern.pattern, str):
+            misfit(where, "a pattern of str, not of bytes", pattern)
+        if steps(pattern, WINDOW) > MOST_STEPS:
+            _rejected(
+                where,
+                f"could take too long on some text: {pattern.pattern!r}. Repeat nothing that itself repeats "
+                "or branches, bound it ({0,20}), make it possessive (++), or give a function",
+            )
+        return Detector(windowed(pattern), stable=True)
+    find: Any = value
+    if not callable(find):
+        misfit(
+            where,
+            "a regular expression, a Detector, or a function that takes a text and returns spans",
+            value,
+        )
+    return Detector(cast("Find", find))
+
+
+def _detectors(where: str, value: Any) -> Mapping[str, Detector]:
+    if not isinstance(value, Mapping):
+        misfit(where, 'a mapping of names to patterns, as in {"project": r"Project \\w{1,20}"}', value)
+    given = _as_mapping(value)
+    for name in given:
+        if not isinstance(name, str) or not name:
+            misfit(where, "a mapping with names as its keys", name)
+        if name in _OWN_ACTIONS:
+            _rejected(where, f"has a rule {name!r}, which there is already; give it another name")
+    return MappingProxyType({name: _detector(f"{where}[{name!r}]", given[name]) for name in given})
+
+
+def _action(where: str, value: Any) -> Action:
+    if value not in _ACTIONS:
+        misfit(where, 'one of "block", "warn", "redact" and "allow"', value, ValueError)
+    action: Action = value
+    return action
+
+
+def _overrides(where: str, value: Any) -> Mapping[str, Action]:
+    if not isinstance(value, Mapping):
+        misfit(where, 'a mapping of rules to actions, as in {"email": "warn"}', value)
+    given = _as_mapping(value)
+    return MappingProxyType({rule: _action(f"{where}[{rule!r}]", given[rule]) for rule in given})
+
+
+class Question(NamedTuple):
+    """
+    The rules that are asked in one place, and the texts in which they have found nothing.
+    """
+
+    rules: tuple[Rule, ...]
+    clean: Clean | None
+
+
+class Rules:
+    """
+    The rules of one hook, by where they are asked.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        every = tuple(rules)
+        redacting = tuple(rule for rule in every if rule.action == "redact")
+        self._questions = {(place, False): _question(every, place) for place in PLACES}
+        self._questions |= {(place, True): _question(redacting, place) for place in PLACES}
+        self._questions[CONTEXT, False] = _question(redacting, None)
+
+    def asked(self, place: str, *, only_redacting: bool) -> Question:
+        """
+        Return what is asked in a place.
+        """
+        return self._questions[place, only_redacting]
+
+
+def _question(rules: Iterable[Rule], place: str | None) -> Question:
+    asked = tuple(rule for rule in rules if place is None or place in rule.detector.where)
+    return Question(asked, Clean() if all(rule.detector.stable for rule in asked) else None)
+
+
+class Inspection:
+    """
+    One look through what a gate judges: the texts as they may go on, and what was found in them.
+
+    Attributes:
+        found: What each rule has found, with its name; in the order of the first finds.
+    """
+
+    def __init__(self, rules: Rules, *, only_redacting: bool = False) -> None:
+        self._rules = rules
+        self._only_redacting = only_redacting
+        self.found: dict[str, GuardrailViolation] = {}
+
+    def look(self, value: Any, path: str, place: str) -> tuple[Any, int]:
+        """
+        Return a value as it may go on, and how many characters of text were in it.
+
+        Raises:
+            TooLargeError: If there is more than can be looked through.
+            Exception: What a detector raises.
+        """
+        asked = self._rules.asked(place, only_redacting=self._only_redacting)
+
+        def edit(text: str, path: str) -> str:
+            return self._edit(text, path, asked.rules, texts)
+
+        texts = Texts(edit, asked.clean)
+        return texts.rewrite(value, path), texts.characters
+
+    def note(self, rule: str, action: Action, description: str, where: str) -> None:
+        """
+        Add what a rule has found that is no pattern.
+        """
+        self.found.setdefault(rule, GuardrailViolation(rule, action, description, where))
+
+    def _edit(self, text: str, path: str, rules: Iterable[Rule], texts: Texts) -> str:
+        hits = [(rule, spans) for rule in rules if (spans := rule.detector.spans(text))]
+        if not hits:
+            return text
+        texts.finds += 1
+        if "[REDACTED:" in text:
+            labels = [match.span() for match in _LABEL.finditer(text)]
+            hits = [(rule, kept) for rule, spans in hits if (kept := _outside(spans, labels))]
+        hidden = _merged([(*span, rule.name) for rule, spans in hits if rule.personal for span in spans])
+        for rule, spans in hits:
+            self._note_spans(rule, spans, text, path, hidden)
+        replaced = _merged(
+            [(*span, rule.name) for rule, spans in hits if rule.action == "redact" for span in spans]
+        )
+        return _replace(text, replaced) if replaced else text
+
+    def _note_spans(
+        self, rule: Rule, spans: list[Span], text: str, path: str, hidden: list[tuple[int, int, str]]
+    ) -> None:
+        known = self.found.get(rule.name)
+        if known is not None:
+            self.found[rule.name] = attrs.evolve(known, count=known.count + len(spans))
+            return
+        self.found[rule.name] = GuardrailViolation(
+            rule=rule.name,
+            action=rule.action,
+            description=f"{path} matches {rule.name!r}",
+            where=path,
+            excerpt=_excerpt(text, spans[0], hidden),
+            count=len(spans),
+        )
+
+
+def _outside(spans: list[Span], labels: list[Span]) -> list[Span]:
+    return [span for span in spans if not any(a <= span[0] and span[1] <= b for a, b in labels)]
+
+
+def _merged(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    # Of spans that overlap, one with the name of the first, so that no piece of either is left.
+    result: list[tuple[int, int, str]] = []
+    for start, end, name in sorted(spans):
+        if result and start < result[-1][1]:
+            first, last, kept = result[-1]
+            result[-1] = (first, max(end, last), kept)
+        else:
+            result.append((start, end, name))
+    return result
+
+
+def _replace(text: str, spans: list[tuple[int, int, str]]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for start, end, name in spans:
+        pieces += text[done:start], _label(name)
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _excerpt(text: str, span: Span, hidden: list[tuple[int, int, str]]) -> str:
+    start, end = span
+    before = _replace(
+        text[:start][-_SECRETS_WITHIN:], _shifted(hidden, max(0, start - _SECRETS_WITHIN), start)
+    )
+    found = _replace(
+        text[start:end][:_SECRETS_WITHIN], _shifted(hidden, start, min(end, start + _SECRETS_WITHIN))
+    )
+    after = _replace(text[end:][:_SECRETS_WITHIN], _shifted(hidden, end, end + _SECRETS_WITHIN))
+    middle = mask_text(found)[:_LONGEST_EXCERPT]
+    return f"{mask_text(before)[-_EXCERPT:]}{middle}{mask_text(after)[:_EXCERPT]}"
+
+
+def _shifted(spans: list[tuple[int, int, str]], start: int, end: int) -> list[tuple[int, int, str]]:
+    # Those that reach into a piece of the text, by their places in it.
+    return [
+        (max(a, start) - start, min(b, end) - start, name) for a, b, name in spans if a < end and b > start
+    ]
+
+
+def _compile(cls: type[GuardrailsHook]) -> Rules:
+    blocked: Mapping[str, Detector] = cls.blocked_patterns
+    personal: Mapping[str, Detector] = cls.pii_patterns
+    overrides: Mapping[str, Action] = cls.action_overrides
+    where = f"{cls.__qualname__}.action_overrides"
+    both = blocked.keys() & personal.keys()
+    if both:
+        msg = f"{cls.__qualname__} has {min(both)!r} in both blocked_patterns and pii_patterns; rename one."
+        raise TypeError(msg)
+    known = [*blocked, *personal, *_OWN_ACTIONS]
+    for rule, action in overrides.items():
+        if rule not in known:
+            near = difflib.get_close_matches(str(rule), known, n=1, cutoff=0)
+            msg = f"{where} names no rule {rule!r}. Did you mean {near[0]!r}?"
+            raise TypeError(msg)
+        if rule in _STRUCTURE and (action == "redact" or rule == TOO_LARGE):
+            msg = f"{where}: {rule!r} cannot be {action!r}."
+            raise TypeError(msg)
+    rules = [Rule(name, found, _action_for(cls, name, "block"), False) for name, found in blocked.items()]
+    rules += [Rule(name, found, _action_for(cls, name, "redact"), True) for name, found in personal.items()]
+    return Rules(rules)
+
+
+def _action_for(cls: type[GuardrailsHook], rule: str, own: Action) -> Action:
+    default = own if rule in _STRUCTURE else cls.default_action or own
+    overrides: Mapping[str, Action] = cls.action_overrides
+    return overrides.get(rule, default)
+
+
+def _blocked(seen: Inspection) -> list[GuardrailViolation]:
+    return [found for found in seen.found.values() if found.action == "block"]
+
+
+def _reason(blocked: list[GuardrailViolation]) -> str:
+    more = f" (and {len(blocked) - 1} more)" if blocked[1:] else ""
+    return f"{blocked[0].description}{more}"
+
+
+def _place_of(message: Any) -> str:
+    is_mapping = isinstance(message, Mapping)
+    role = cast("Any", message).get("role") if is_mapping else getattr(message, "role", None)
+    if role in ("system", "developer", "assistant"):
+        return CONTEXT
+    return RESULT if role in ("tool", "function") else PROMPT
+
+
+def _cut(value: Any, limit: int) -> Any:
+    # To so many characters, where it is a text or has one; anything else becomes the JSON that a model reads.
+    if isinstance(value, str):
+        return str.__str__(value)[:limit]
+    if isinstance(value, ToolResult):
+        return (
+            ToolResult(_cut(value.data, limit))
+            if value.success
+            else ToolResult(error=str(value.error)[:limit])
+        )
+    if attrs.has(cast("Any", type(value))) and isinstance(getattr(value, "text", None), str):
+        return attrs.evolve(value, text=value.text[:limit])
+    if isinstance(value, Mapping) and isinstance(cast("Any", value).get("content"), str):
+        mapping: dict[str, Any] = dict(cast("Any", value))
+        return {**mapping, "content": mapping["content"][:limit]}
+    return json.dumps(thaw(value), ensure_ascii=False, default=str)[:limit]
+
+
+class GuardrailsHook(PolicyHook):
+    """
+    Keep rules about tools and texts: refuse, redact or warn, by rule.
+
+    Prompts, messages and arguments are redacted before they go on, results before anybody sees them; what is
+    refused is judged by the arguments as they will be executed. A guardrail that breaks refuses.
+
+    Handlers run on the emitting thread, or on the loop that awaits the gate. All of it is thread-safe if the
+    detectors and `on_violation` are.
+    """
+
+    abstract = True
+    priority = Priority.SECURITY
+
+    block_tools: ClassVar[Any] = setting((), names)
+    """Tools that are never executed."""
+
+    allow_only_tools: ClassVar[Any] = setting(None, optional(names))
+    """The only tools that are executed; None: all but those of `block_tools`."""
+
+    blocked_patterns: ClassVar[Any] = setting(DEFAULT_BLOCKED_PATTERNS, _detectors)
+    """What may be in no prompt, argument or result, by name."""
+
+    pii_patterns: ClassVar[Any] = setting(DEFAULT_PII_PATTERNS, _detectors)
+    """Personal data and keys, by name."""
+
+    max_prompt_length: ClassVar[int | None] = setting(100_000, optional(whole(1)))
+    """Characters of a prompt; None: any."""
+
+    max_tool_result_length: ClassVar[int | None] = setting(50_000, optional(whole(1)))
+    """Characters of a result; None: any."""
+
+    default_action: ClassVar[Action | None] = setting(None, optional(_action))
+    """What is done where `action_overrides` does not say it; None: what fits the kind of rule."""
+
+    action_overrides: ClassVar[Any] = setting(MappingProxyType({}), _overrides)
+    """What is done about a rule, by its name."""
+
+    on_violation: ClassVar[Any] = setting(None, optional(function), arguments=("violation",))
+    """Called with each GuardrailViolation; what it raises is reported, and changes nothing."""
+
+    _violations: ClassVar[Recent[GuardrailViolation]] = Recent(_VIOLATIONS)
+    _compiled: ClassVar[tuple[tuple[Any, ...], Rules] | None] = None
+    _seen: Any = object()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        cls._violations = Recent(_VIOLATIONS)
+        super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def _settled(cls) -> None:
+        cls._rules()
+        if inspect.iscoroutinefunction(cls.on_violation):
+            msg = f"{cls.__qualname__}.on_violation must be a plain function: nothing waits for an async one."
+            raise TypeError(msg)
+
+    @classmethod
+    def _rules(cls) -> Rules:
+        # A setting may be assigned later; what it means with the others is worked out when it counts.
+        stated = (cls.blocked_patterns, cls.pii_patterns, cls.default_action, cls.action_overrides)
+        compiled = cls.__dict__.get("_compiled")
+        if compiled is None or any(one is not other for one, other in zip(compiled[0], stated, strict=True)):
+            compiled = (stated, _compile(cls))
+            cls._compiled = compiled
+        return cast("Rules", compiled[1])
+
+    @classmethod
+    def violations(cls) -> tuple[GuardrailViolation, ...]:
+        """
+        Return the last 1,000 violations of this hook, the oldest first. Safe to call from any thread.
+        """
+        return cls._violations.all()
+
+    @classmethod
+    def clear_violations(cls) -> None:
+        """
+        Forget the violations so far.
+        """
+        cls._violations = Recent(_VIOLATIONS)
+
+    @on(BeforeInvocationEvent)
+    def prompt(self, event: BeforeInvocationEvent) -> None:
+        """
+        Judge the message of a run, and redact it.
+        """
+        self._guard(event, "prompt", "cancel", self._prompt)
+        self._seen = event.message
+
+    @on(BeforeInvocationEvent, priority=LAST)
+    def final_prompt(self, event: BeforeInvocationEvent) -> None:
+        """
+        Judge the message again if somebody has rewritten it since.
+        """
+        if not event.cancel and event.message is not self._seen:
+            self._guard(event, "final_prompt", "cancel", self._prompt)
+
+    @on(BeforeModelCallEvent)
+    def messages(self, event: BeforeModelCallEvent) -> None:
+        """
+        Judge what the model is sent, and redact it.
+        """
+        self._guard(event, "messages", "cancel", self._messages)
+        self._seen = event.messages
+
+    @on(BeforeModelCallEvent, priority=LAST)
+    def final_messages(self, event: BeforeModelCallEvent) -> None:
+        """
+        Judge what the model is sent again if somebody has rewritten it since.
+        """
+        if not event.cancel and event.messages is not self._seen:
+            self._guard(event, "final_messages", "cancel", self._messages)
+
+    @on(BeforeToolCallEvent)
+    def arguments(self, event: BeforeToolCallEvent) -> None:
+        """
+        Redact the arguments of a tool call.
+        """
+        self._guard(event, "arguments", "cancel", self._arguments)
+        self._seen = event.arguments
+
+    @on(BeforeToolCallEvent, priority=LAST)
+    def final_arguments(self, event: BeforeToolCallEvent) -> None:
+        """
+        Redact the arguments again if somebody has rewritten them since.
+        """
+        if not event.cancel and event.arguments is not self._seen:
+            self._guard(event, "final_arguments", "cancel", self._arguments)
+
+    @on(ApproveToolCallEvent)
+    def check(self, event: ApproveToolCallEvent) -> None:
+        """
+        Judge a tool call as it will be executed.
+        """
+        self._guard(event, "check", "denied", self._check)
+
+    @on(AfterToolCallEvent)
+    def result(self, event: AfterToolCallEvent) -> None:
+        """
+        Judge what a tool has answered, and redact it.
+        """
+        self._guard(event, "result", "result", self._result)
+
+    def _prompt(self, event: BeforeInvocationEvent, seen: Inspection) -> tuple[str, Any]:
+        return "message", self._judged_prompt(event.message, "message", PROMPT, seen)
+
+    def _messages(self, event: BeforeModelCallEvent, seen: Inspection) -> tuple[str, Any]:
+        sent: Any = event.messages
+        if not isinstance(sent, (list, tuple)):
+            return "messages", self._judged_prompt(sent, "messages", PROMPT, seen)
+        old: list[Any] = list(sent)  # pyright: ignore[reportUnknownArgumentType]  # of anything
+        new = [
+            self._judged_prompt(message, f"messages[{index}]", _place_of(message), seen)
+            for index, message in enumerate(old)
+        ]
+        same = all(one is other for one, other in zip(old, new, strict=True))
+        return "messages", event.messages if same else new
+
+    def _judged_prompt(self, value: Any, path: str, place: str, seen: Inspection) -> Any:
+        new, size = seen.look(value, path, place)
+        limit = self.max_prompt_length
+        if place == PROMPT and limit is not None and size > limit:
+            new = self._too_long(PROMPT_LENGTH, new, size, limit, path, seen)
+        return new
+
+    def _arguments(self, event: BeforeToolCallEvent, seen: Inspection) -> tuple[str, Any]:
+        only = Inspection(self._rules(), only_redacting=True)
+        new, _ = only.look(event.arguments, "arguments", ARGUMENTS)
+        seen.found.update(only.found)
+        return "arguments", new
+
+    def _check(self, event: ApproveToolCallEvent, seen: Inspection) -> tuple[str, Any]:
+        name = str(event.tool_call.name)
+        if name in self.block_tools:
+            seen.note(BLOCKED_TOOL, self._action_of(BLOCKED_TOOL), f"the tool {name!r} is blocked", "tool")
+        elif self.allow_only_tools is not None and name not in self.allow_only_tools:
+            seen.note(
+                TOOL_NOT_ALLOWED,
+                self._action_of(TOOL_NOT_ALLOWED),
+                f"the tool {name!r} is not allowed",
+                "tool",
+            )
+        if not _blocked(seen):
+            seen.look(event.arguments, "arguments", ARGUMENTS)
+            for rule, found in seen.found.items():
+                if found.action == "redact":
+                    # Nobody can rewrite it any more.
+                    seen.found[rule] = attrs.evolve(
+                        found, action="block", description=f"{found.description}, after it was redacted"
+                    )
+        return "", None
+
+    def _result(self, event: AfterToolCallEvent, seen: Inspection) -> tuple[str, Any]:
+        old: Any = event.result
+        if old is None:
+            if event.error is None:
+                return "result", None
+            old = ToolResult(error=event.error)
+        new, size = seen.look(old, "result", RESULT)
+        limit = self.max_tool_result_length
+        if limit is not None and size > limit:
+            new = self._too_long(RESULT_LENGTH, new, size, limit, "result", seen)
+        return "result", event.result if new is old else new
+
+    def _too_long(self, rule: str, value: Any, size: int, limit: int, path: str, seen: Inspection) -> Any:
+        action = self._action_of(rule)
+        seen.note(rule, action, f"{path} has {size:,} characters, and {limit:,} are allowed", path)
+        return _cut(value, limit) if action == "redact" else value
+
+    def _action_of(self, rule: str) -> Action:
+        return _action_for(type(self), rule, _OWN_ACTIONS[rule])
+
+    def _guard(
+        self,
+        event: ProtectedEvent,
+        handler: str,
+        refusal: str,
+        judge: Callable[[Any, Inspection], tuple[str, Any]],
+    ) -> None:
+        try:
+            seen = Inspection(self._rules())
+            try:
+                field, value = judge(event, seen)
+            except TooLargeError as error:
+                field, value = "", None
+                seen.note(TOO_LARGE, "block", str(error), handler)
+            self._record(event, handler, seen)
+            blocked = _blocked(seen)
+            if blocked:
+                self._refuse(event, refusal, _reason(blocked))
+            elif field and value is not getattr(event, field):
+                setattr(event, field, value)
+        except Exception as error:
+            self._report(event, handler, error)
+            self._refuse(event, refusal, f"the guardrails failed ({type(error).__name__})")
+
+    def _refuse(self, event: ProtectedEvent, field: str, reason: str) -> None:
+        setattr(event, field, ToolResult(error=f"withheld: {reason}") if field == "result" else reason)
+
+    def _record(self, event: ProtectedEvent, handler: str, seen: Inspection) -> None:
+        call = event.get("tool_call")
+        for found in seen.found.values():
+            violation = attrs.evolve(
+                found,
+                gate=type(event).__name__,
+                tool=None if call is None else str(call.name),
+                correlation_id=event.correlation_id,
+            )
+            self._violations.add(violation)
+            if violation.action == "warn":
+                warn(self, handler, event, violation.description)
+            if self.on_violation is not None:
+                try:
+                    self.on_violation(violation)
+                except Exception as error:
+                    self._report(event, "on_violation", error)
+
+    def _report(self, event: ProtectedEvent, handler: str, error: Exception) -> None:
+        cls = type(self)
+        report_failure(
+            hook=cls.__name__,
+            handler=f"{cls.__name__}.{handler}",
+            event=event,
+            error=error,
+            key=(id(cls), handler),
+        )
