@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 try:
     from opentelemetry import metrics, trace
-    from opentelemetry._logs import LogRecord, SeverityNumber, get_logger_provider
+    from opentelemetry._logs import SeverityNumber, get_logger_provider
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ModuleNotFoundError as error:
@@ -280,12 +280,12 @@ class TelemetryHook(PolicyHook):
         node = self._close(MODEL, event)
         if node is None:
             return
-        self._tell_exception(names.INFERENCE_EXCEPTION, event, error, node)
         if _records(node):
             node.span.set_attribute(names.FINISH_REASONS, (names.ERROR,))
         seconds = self._end(node, event, error)
         known = only(node.known, names.OPERATION_NAME, names.PROVIDER_NAME, names.REQUEST_MODEL)
         self._record(self._inference_duration, seconds, known | {names.ERROR_TYPE: error_type(error)}, node)
+        self._tell_exception(names.INFERENCE_EXCEPTION, event, error, node)
         node.span = None
 
     @on(InferenceGeneratedEvent)
@@ -333,7 +333,6 @@ class TelemetryHook(PolicyHook):
             return
         if isinstance(event, ToolCallFailedEvent):
             error: Any = names.OTHER if event.error is None else event.error
-            self._tell_exception(names.TOOL_EXCEPTION, event, error, node)
         else:
             result = event.result
             error = get(result, "error")
@@ -345,6 +344,8 @@ class TelemetryHook(PolicyHook):
         if error is not None:
             known[names.ERROR_TYPE] = error_type(error)
         self._record(self._tool_duration, seconds, known, node)
+        if isinstance(event, ToolCallFailedEvent):
+            self._tell_exception(names.TOOL_EXCEPTION, event, error, node)
         node.span = None
 
     @on(InferenceCompletedEvent, InferenceFailedEvent, InferenceMaxTurnsReachedEvent)
@@ -550,14 +551,12 @@ class TelemetryHook(PolicyHook):
         if is_replaying():
             attributes[names.REPLAYED] = True
         self._logger.emit(
-            LogRecord(
-                timestamp=nanoseconds(event.timestamp),
-                context=None if node is None else _context(node),
-                severity_number=severity,
-                severity_text=severity.name,
-                attributes=told(attributes),
-                event_name=name,
-            )
+            timestamp=nanoseconds(event.timestamp),
+            context=None if node is None else _context(node),
+            severity_number=severity,
+            severity_text=severity.name,
+            attributes=told(attributes),
+            event_name=name,
         )
 
 
