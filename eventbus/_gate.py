@@ -176,6 +176,7 @@ class ProtectedEvent(_Protected):
     _returns_event = True
     _writable: ClassVar[dict[str, attrs.Attribute[Any]]] = {}
     _names: ClassVar[frozenset[str]] = frozenset()
+    _arguments: ClassVar[frozenset[str]] = frozenset()
     _slotted: ClassVar[frozenset[str]] = frozenset()
 
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
@@ -267,7 +268,8 @@ class ProtectedEvent(_Protected):
             result = call(self)
         finally:
             turn.end(outer)
-        return Judging(turn, result) if inspect.isawaitable(result) else result
+        # What nearly all of them return is told without being looked at.
+        return Judging(turn, result) if result is not None and inspect.isawaitable(result) else result
 
     def _record(self, author: Receiver | None, field: str, old: Any, new: Any, *, applied: bool) -> None:
         edits: list[Edit] = self.__dict__.setdefault("_edits", [])
@@ -376,11 +378,12 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
     """
     Build a gate without asking it yet; keys that are no field become its raw payload, as with `emit`.
     """
-    known = {field.alias for field in attrs.fields(gate_class)}  # type: ignore[arg-type]  # is an attrs class
-    gate = gate_class(**{key: value for key, value in fields.items() if key in known})
-    extra = {key: freeze(value) for key, value in fields.items() if key not in known}
-    if extra:
-        gate.__dict__["_extra"] = extra
+    known = gate_class._arguments
+    if known.issuperset(fields):
+        gate = gate_class(**fields)
+    else:
+        gate = gate_class(**{key: value for key, value in fields.items() if key in known})
+        gate.__dict__["_extra"] = {key: freeze(value) for key, value in fields.items() if key not in known}
     topic_of(gate_class).namespace[BUILT] += 1
     return gate
 
@@ -388,6 +391,7 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
 def _learn(cls: type[ProtectedEvent]) -> None:
     fields = all_fields(cls)
     cls._names = frozenset(field.name for field in fields)
+    cls._arguments = frozenset(field.alias for field in fields)
     cls._writable = {field.name: field for field in fields if STICKY in field.metadata}
     cls._slotted = frozenset(
         name
