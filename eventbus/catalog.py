@@ -401,10 +401,13 @@ class GateDecisionEvent(CatalogEvent, channel="eventbus.gate.decision"):
 
     def _subject(self) -> Any:
         call = self.tool_call
-        return _subject_of_gate(self.gate) if call is None else _read(call, "name", call)
+        return subject_of_gate(self.gate) if call is None else _read(call, "name", call)
 
 
-def _subject_of_gate(gate: Any) -> Any:
+def subject_of_gate(gate: Any) -> Any:
+    """
+    Return what a gate judges, by the name of its class: "model", "run", "tool"; of any other, the name.
+    """
     for part, subject in (("Model", "model"), ("Invocation", "run"), ("Tool", "tool")):
         if isinstance(gate, str) and part in gate:
             return subject
