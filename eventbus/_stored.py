@@ -180,6 +180,13 @@ def _scalars(event: StoredEvent) -> dict[str, Any]:
     return shown
 
 
+def summary_of(event: StoredEvent) -> str:
+    """
+    Write what fields of an event say that are one text or number, as `key=value`.
+    """
+    return body(Line((), None, {key: value for key, value in _scalars(event).items() if key != "agent"}))
+
+
 def level_of(event: StoredEvent) -> str:
     """
     Return the level of a stored event's line: "debug", "info", "warning" or "error".

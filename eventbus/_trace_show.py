@@ -21,7 +21,7 @@ from ._plain import CUT
 from ._reader import Progress as Told
 from ._reader import StoredEvent, StoredRun, TraceStats
 from ._show import draw, is_terminal, new_table, show_columns, write
-from ._stored import as_dict, as_list, level_of, line_of
+from ._stored import as_dict, as_list, level_of, line_of, summary_of
 from ._timeline import show_seconds
 from ._tree import Node
 
@@ -58,24 +58,37 @@ def show_runs(runs: Sequence[StoredRun]) -> None:
         headings = ("run", "status", "agent", "started", "seconds", "events", "failed", "refused", "message")
         show_columns([headings, *map(_plain_run, runs)])
         return
+    rows = [_row(run) for run in runs]
     grid = new_table()
-    grid.add_column("Run\nmessage", ratio=1, no_wrap=True, overflow="ellipsis")
-    grid.add_column("Status", no_wrap=True)
-    grid.add_column("Agent", no_wrap=True, max_width=_AGENT, overflow="ellipsis")
-    grid.add_column("Started (UTC)", no_wrap=True)
-    grid.add_column("Took", no_wrap=True, justify="right")
-    grid.add_column("Events\nfailed", no_wrap=True, justify="right")
-    for run in runs:
+    headings = ("Status", "Agent", "Started (UTC)", "Took", "Events")
+    widths = [max(len(heading), *(len(row[place]) for row in rows)) for place, heading in enumerate(headings)]
+    # What is left of the line: rich would take from all columns alike.
+    room = Console(file=sys.stdout).width - sum(widths) - 2 * len(widths)
+    grid.add_column("Run\nmessage", width=max(_ID, room), no_wrap=True, overflow="ellipsis")
+    for heading, width in zip(headings, widths, strict=True):
+        right = heading in {"Took", "Events"}
+        grid.add_column(heading, width=width, no_wrap=True, justify="right" if right else "left")
+    for run, (status, agent, started, took, events) in zip(runs, rows, strict=True):
         bad = run.failures + run.refusals
         grid.add_row(
             Text.assemble((_short(run.correlation_id), "bold"), "\n", (escape(run.message or ""), "dim")),
-            Text(run.status or "-", _STYLES.get(run.status, "")),
-            Text(escape(run.agent or "-")),
-            Text(stamp(run.started)[:19].replace("T", " ")),
-            Text("-" if run.duration is None else show_seconds(run.duration)),
-            Text.assemble(f"{run.events:,}\n", (f"{bad:,}" if bad else "", "bold red")),
+            Text(status, _STYLES.get(run.status, "")),
+            Text(agent),
+            Text(started),
+            Text(took),
+            Text.assemble(events, (f"\n{bad:,} bad" if bad else "", "bold red")),
         )
     draw(grid)
+
+
+def _row(run: StoredRun) -> tuple[str, str, str, str, str]:
+    return (
+        run.status or "-",
+        _cut(escape(run.agent or "-"), _AGENT),
+        stamp(run.started)[:19].replace("T", " "),
+        "-" if run.duration is None else show_seconds(run.duration),
+        f"{run.events:,}",
+    )
 
 
 def _plain_run(run: StoredRun) -> tuple[str, ...]:
@@ -151,7 +164,7 @@ def _show_node(page: _Page, guides: tuple[str, str], node: Node, *, full: bool) 
     parts: list[Any] = [(left, "dim"), (first, "dim"), (label, "dim"), (escape(node.title), style or "bold")]
     if node.kind == "event":
         parts[-1] = (escape(node.title), style or "dim")
-    if word:
+    if word and node.kind != "event":
         parts += [" ", (word, style)]
     about = _about(node)
     if about:
@@ -177,6 +190,8 @@ def _about(node: Node) -> str:
         usage = as_dict(node.end.payload.get("usage"))
         numbers = [f"{key} {value:,}" for key, value in usage.items() if type(value) is int]
         return _cut(escape(", ".join(numbers)), _CALL)
+    if node.kind == "event" and node.start is not None and node.note is None:
+        return _cut(summary_of(node.start), _CALL)
     return ""
 
 
@@ -188,7 +203,8 @@ def _said(node: Node, key: str) -> Any:
 def _note(node: Node) -> str:
     if node.note is None:
         return ""
-    error = as_dict(None if node.end is None else node.end.payload.get("error"))
+    event = node.end or node.start
+    error = as_dict(None if event is None else event.payload.get("error"))
     frames = list(map(str, as_list(error.get("frames"))))
     where = f" ({' < '.join(frames)})" if frames else ""
     return escape(node.note + where)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 import attrs
 
 from ._reader import StoredEvent, StoredRun, TraceReader
+from .catalog import subject_of_gate
 
 Nested: TypeAlias = Callable[[str], Iterable[tuple[StoredRun, Iterable[StoredEvent]]]]
 
@@ -328,7 +329,7 @@ def _title(kind: str, event: StoredEvent) -> str:
     if kind == "step":
         return str(payload.get("name") or "step")
     if event.channel == "eventbus.gate.decision":
-        subject = event.tool or str(payload.get("gate") or "")
+        subject = event.tool or str(subject_of_gate(payload.get("gate")) or "")
         return f"{payload.get('action') or 'decision'} {subject}".rstrip()
     if event.channel == "eventbus.handler.failed":
         return f"handler failed: {payload.get('handler')}"

@@ -103,9 +103,9 @@ def replay(
     Send recorded runs through the bus.
 
     They come from FILE, or with --db from a trace store. FILE has one JSON object per line, gzipped or not,
-    with `id`, `agent`, `model` and `messages` as in OpenAI's chat format; - reads stdin. RUN is one run of the
-    store; without it all are replayed, the oldest first. What is replayed is stored only where --trace says,
-    whatever EVENTBUS_TRACE names. The exit status is 1 if a line could not be replayed.
+    with `id`, `agent`, `model` and `messages` as in OpenAI's chat format; - reads stdin. RUN is one run of
+    the store; without it all are replayed, the oldest first. What is replayed is stored only where --trace
+    says, whatever EVENTBUS_TRACE names. The exit status is 1 if a line could not be replayed.
     """
     if store is None:
         if what is None:
