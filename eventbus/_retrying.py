@@ -102,7 +102,7 @@ class ModelRetryHook(PolicyHook):
     retry_on_empty: ClassVar[bool] = setting(default=True, check=flag)
     """Whether an answer without text and tool calls is retried."""
 
-    transient: ClassVar[Any] = setting(is_transient, _error_types, arguments=("error",))
+    transient: Any = setting(is_transient, _error_types, arguments=("error",))
     """Which errors are retried: exception types, or a function of the error."""
 
     random: ClassVar[Random] = setting(SystemRandom(), _random_source)

@@ -343,7 +343,7 @@ class SteeringHook(PolicyHook):
     abstract = True
     priority = Priority.SECURITY
 
-    judge: ClassVar[Any] = setting(None, optional(function), arguments=("request",))
+    judge: Any = setting(None, optional(function), arguments=("request",))
     """Who is asked; without one, only `interrupt_tools` count."""
 
     policy: ClassVar[str] = setting("", text)
