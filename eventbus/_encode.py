@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from ._emitter import payload_fields
@@ -297,10 +298,12 @@ def _convert(name: str, value: Any, redact: Redact, *, is_ours: bool) -> Any:
             "correlation_id": value.correlation_id,
             "span_id": value.__dict__.get("span_id"),
         }
-    if not is_ours or value is None or issubclass(kind, str | dict | list):
+    if not is_ours or value is None or issubclass(kind, str | dict):
         return value
     if name == "agent":
         return _attribute(value, "name", value)
+    if name == "tool_calls" and issubclass(kind, list | tuple):
+        return [_convert("tool_call", one, redact, is_ours=True) for one in islice(value, LIMITS.nodes)]
     wanted = _STAND_INS.get(name)
     if wanted is None or not all(_has(value, one) for one in wanted):
         return value

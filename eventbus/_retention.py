@@ -79,6 +79,8 @@ class Sweeper:
     def __init__(self, retention: Retention) -> None:
         self._retention = retention
         self._due_at = 0.0
+        # The run that a piece has begun to delete: it goes whole.
+        self._begun: str | None = None
         self.has_more = False
 
     def is_due(self, now: float) -> bool:
@@ -120,38 +122,50 @@ class Sweeper:
     def _delete(self, connection: sqlite3.Connection, wall: float) -> bool:
         age, size = self._retention.seconds, self._retention.max_size
         budget = CHUNK_EVENTS
+        if self._begun is not None:
+            budget -= self._delete_runs(connection, "cid = ?", (self._begun,), budget)
         if age is not None:
             before = wall - age
             connection.execute("DELETE FROM losses WHERE timestamp < ?", (before,))
             budget -= _delete_events(connection, "cid IS NULL AND timestamp < ?", (before,), budget)
-            budget -= _delete_runs(connection, "started < ? AND updated < ?", (before, before), budget)
+            budget -= self._delete_runs(connection, "started < ? AND updated < ?", (before, before), budget)
         if size is not None and budget > 0 and _used(connection) > size:
             oldest = connection.execute("SELECT first_seq FROM runs ORDER BY started LIMIT 1").fetchone()
             until: int = 2**62 if oldest is None else oldest[0]
             budget -= _delete_events(connection, "cid IS NULL AND seq < ?", (until,), budget)
+            if _used(connection) <= size:
+                return True
             stale = wall - (OPEN_SECONDS if age is None else age)
-            budget -= _delete_runs(connection, "ended IS NOT NULL OR updated < ?", (stale,), budget)
+            budget -= self._delete_runs(
+                connection, "ended IS NOT NULL OR updated < ?", (stale,), budget, size
+            )
             if budget == CHUNK_EVENTS:
                 budget -= _delete_events(connection, "cid IS NULL AND seq < ?", (2**62,), budget)
             return budget < CHUNK_EVENTS
-        return budget <= 0
+        return budget <= 0 or self._begun is not None
 
-
-def _delete_runs(connection: sqlite3.Connection, which: str, values: tuple[float, ...], budget: int) -> int:
-    found = connection.execute(
-        f"SELECT cid FROM runs WHERE {which} ORDER BY started LIMIT {CHUNK_RUNS}",  # noqa: S608 - our own words
-        values,
-    ).fetchall()
-    left = budget
-    for (cid,) in found:
-        if left <= 0:
-            break
-        deleted = _delete_events(connection, "cid = ?", (cid,), left)
-        if deleted < left:
-            # A run with events left stays listed, to be found by the next piece.
-            connection.execute("DELETE FROM runs WHERE cid = ?", (cid,))
-        left -= max(deleted, 1)
-    return budget - left
+    def _delete_runs(
+        self,
+        connection: sqlite3.Connection,
+        which: str,
+        values: tuple[str | float, ...],
+        budget: int,
+        size: int = 0,
+    ) -> int:
+        found = connection.execute(
+            f"SELECT cid FROM runs WHERE {which} ORDER BY started LIMIT {CHUNK_RUNS}",  # noqa: S608 - our own words
+            values,
+        ).fetchall()
+        left = budget
+        for (cid,) in found:
+            if left <= 0 or _used(connection) <= size:
+                break
+            deleted = _delete_events(connection, "cid = ?", (cid,), left)
+            self._begun = None if deleted < left else cid
+            if self._begun is None:
+                connection.execute("DELETE FROM runs WHERE cid = ?", (cid,))
+            left -= max(deleted, 1)
+        return budget - left
 
 
 def _delete_events(

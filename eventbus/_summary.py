@@ -33,7 +33,8 @@ COLUMNS: Final = (
 MERGE: Final = """
 ON CONFLICT (cid) DO UPDATE SET
     parent_id = coalesce(excluded.parent_id, parent_id),
-    agent = coalesce(excluded.agent, agent),
+    agent = CASE WHEN excluded.status IS NULL OR excluded.agent IS NULL
+        THEN coalesce(agent, excluded.agent) ELSE excluded.agent END,
     status = coalesce(excluded.status, status),
     updated = max(updated, excluded.updated),
     ended = CASE WHEN excluded.status IS NULL THEN ended ELSE excluded.ended END,
@@ -103,6 +104,8 @@ def summarize(rows: Iterable[Row], first: int) -> list[Run]:
                 0,
                 0,
             ]
+        elif run[_AGENT] is None:
+            run[_AGENT] = agent
         run[_LAST] = seq
         run[_EVENTS] += 1
         run[_UPDATED] = max(run[_UPDATED], timestamp)
@@ -123,12 +126,12 @@ def _remark(run: Run, channel: str, row: Row) -> None:
     if status in {"running", "denied"}:
         payload: dict[str, Any] = json.loads(row[9])
         parent = payload.get("parent_id") or _item(payload.get("run"), "parent_id")
-        run[_PARENT] = parent if isinstance(parent, str) else None
+        run[_PARENT] = parent if isinstance(parent, str) else run[_PARENT]
         message = payload.get("message")
         text = _item(message, "text") or message
-        if text is not None and not isinstance(text, str):
-            text = json.dumps(text, ensure_ascii=False)
-        run[_MESSAGE] = text and text[:MESSAGE]
+        if text is not None:
+            text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+            run[_MESSAGE] = text[:MESSAGE]
 
 
 def _item(value: Any, key: str) -> Any:

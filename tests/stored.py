@@ -1,5 +1,5 @@
 """
-What several test modules need of trace stores: what is in a file, faults in its database, processes that use it.
+What several test modules need of trace stores: what is in a file, faults in its database, processes.
 """
 
 from __future__ import annotations
