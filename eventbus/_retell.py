@@ -153,6 +153,8 @@ class _Retelling:
         self._refused: set[Call | None] = set()
         self._decided_at: dict[Call | None, str] = {}
         self._held: dict[Call | None, list[StoredEvent]] = {}
+        # The call as it was before live gates edited it; None where one that is not live did.
+        self._before_edits: dict[Call | None, StoredEvent | None] = {}
         # Whose After-gates raised then; None is the model's.
         self._raised_after: set[Call | None] = set()
 
@@ -309,7 +311,7 @@ class _Retelling:
         # A gate that raised after the call kept back what it came to, so there is nothing to judge.
         cls = ends_with if event.channel == ends_with.channel else None
         fields = {} if cls is None else fields_of(event, cls)
-        for name in ("duration", "span_id"):
+        for name in ("duration", "error", "span_id"):
             fields.pop(name, None)
         opened.script.close()
         drive(close(run, opened.span_id, _error_of(event), cls, **fields))
@@ -329,12 +331,17 @@ class _Retelling:
 
     def _start_tool(self, event: StoredEvent, run: Run) -> None:
         self._held.pop(_key(event), None)
-        script = call_tool(run, as_call(run, _tool_call(event)), max_retries=0)
+        script = call_tool(run, self._call_of(event, run), max_retries=0)
         self._opened[event.span_id] = self._asked(run, script)
         if self._opened[event.span_id] is None:
             self._refused.add(_key(event))
         else:
             self._refused.discard(_key(event))
+
+    def _call_of(self, event: StoredEvent, run: Run) -> ToolCall:
+        told = as_dict((self._before_edits.pop(_key(event), None) or event).payload.get("tool_call"))
+        call = ToolCall(str(told.get("id") or ""), str(told.get("name") or ""), told.get("input") or {})
+        return as_call(run, call)
 
     def _end_tool(self, event: StoredEvent, run: Run) -> None:
         result = event.payload.get("result")
@@ -359,7 +366,7 @@ class _Retelling:
         self._decide_again(event, run, approve=at != BeforeToolCallEvent.__name__)
 
     def _decide_again(self, event: StoredEvent, run: Run, *, approve: bool) -> None:
-        judged = drive(judge_tool(run, as_call(run, _tool_call(event)), approve=approve))
+        judged = drive(judge_tool(run, self._call_of(event, run), approve=approve))
         held = self._held.pop(_key(event), [])
         if isinstance(judged, ToolOutcome):
             return
@@ -395,7 +402,10 @@ class _Retelling:
             self._raised_after.add(call)
         if action in _VERDICTS:
             self._decided_at[call] = gate
-        if not self._is_asked_again(event, gate, str(action)):
+        again = self._is_asked_again(event, gate, str(action))
+        if action == "edit" and gate == BeforeToolCallEvent.__name__:
+            self._before_edits[call] = self._before_edits.get(call, event) if again else None
+        if not again:
             self._as_it_was(event)
         elif action in _VERDICTS:
             self._held.setdefault(call, []).append(event)
@@ -453,11 +463,6 @@ def _calls_in(payload: Mapping[str, Any]) -> bool:
 def _key(event: StoredEvent) -> Call | None:
     call = as_dict(event.payload.get("tool_call"))
     return (str(call.get("id")), str(call.get("name"))) if call else None
-
-
-def _tool_call(event: StoredEvent) -> ToolCall:
-    call = as_dict(event.payload.get("tool_call"))
-    return ToolCall(str(call.get("id") or ""), str(call.get("name") or ""), call.get("input") or {})
 
 
 def _error_of(event: StoredEvent) -> BaseException:

@@ -25,7 +25,7 @@ from ._stored import as_dict, as_list, level_of, line_of, summary_of
 from ._timeline import show_seconds
 from ._tree import Node
 
-_ID: Final = 20
+_ID: Final = 17
 _AGENT: Final = 12
 _CALL: Final = 120
 _CONTEXT: Final = 30
@@ -55,23 +55,24 @@ def show_runs(runs: Sequence[StoredRun]) -> None:
     Print runs, one a row.
     """
     if not is_terminal(sys.stdout):
-        headings = ("run", "status", "agent", "started", "seconds", "events", "failed", "refused", "message")
-        show_columns([headings, *map(_plain_run, runs)])
+        names = ("run", "status", "agent", "started", "seconds", "events", "failed", "refused", "message")
+        show_columns([names, *map(_plain_run, runs)])
         return
     rows = [_row(run) for run in runs]
     grid = new_table()
     headings = ("Status", "Agent", "Started (UTC)", "Took", "Events")
     widths = [max(len(heading), *(len(row[place]) for row in rows)) for place, heading in enumerate(headings)]
     # What is left of the line: rich would take from all columns alike.
-    room = Console(file=sys.stdout).width - sum(widths) - 2 * len(widths)
+    room = Console(file=sys.stdout).width - sum(widths) - 3 * len(widths)
     grid.add_column("Run\nmessage", width=max(_ID, room), no_wrap=True, overflow="ellipsis")
     for heading, width in zip(headings, widths, strict=True):
         right = heading in {"Took", "Events"}
         grid.add_column(heading, width=width, no_wrap=True, justify="right" if right else "left")
     for run, (status, agent, started, took, events) in zip(runs, rows, strict=True):
         bad = run.failures + run.refusals
+        message = f"\n{escape(run.message)}" if run.message else ""
         grid.add_row(
-            Text.assemble((_short(run.correlation_id), "bold"), "\n", (escape(run.message or ""), "dim")),
+            Text.assemble((_short(run.correlation_id), "bold"), (message, "dim")),
             Text(status, _STYLES.get(run.status, "")),
             Text(agent),
             Text(started),
@@ -85,7 +86,7 @@ def _row(run: StoredRun) -> tuple[str, str, str, str, str]:
     return (
         run.status or "-",
         _cut(escape(run.agent or "-"), _AGENT),
-        stamp(run.started)[:19].replace("T", " "),
+        stamp(run.started)[5:19].replace("T", " "),
         "-" if run.duration is None else show_seconds(run.duration),
         f"{run.events:,}",
     )
@@ -125,7 +126,7 @@ def show_trace(root: Node, run: StoredRun, *, full: bool) -> None:
     facts = [
         f"started {stamp(run.started)}",
         *([f"took {show_seconds(run.duration)}"] if run.duration is not None else []),
-        f"{run.events:,} events",
+        f"{run.events:,} event{'' if run.events == 1 else 's'}",
         *([f"{run.failures:,} failed"] if run.failures else []),
         *([f"{run.refusals:,} refused"] if run.refusals else []),
     ]
@@ -159,7 +160,7 @@ def _show_node(page: _Page, guides: tuple[str, str], node: Node, *, full: bool) 
     took = "" if node.duration is None else show_seconds(node.duration)
     style = _STYLES.get(node.status, "")
     word = _WORDS.get(node.status, "")
-    label = "" if node.kind in {"turn", "event", "run"} else f"{node.kind} "
+    label = "" if node.kind in {"turn", "event", "run", node.title} else f"{node.kind} "
     left = f"{node.offset:>9.3f}s {took:>9}  "
     parts: list[Any] = [(left, "dim"), (first, "dim"), (label, "dim"), (escape(node.title), style or "bold")]
     if node.kind == "event":
