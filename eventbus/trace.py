@@ -8,12 +8,28 @@ import os
 from typing import TYPE_CHECKING, Final, cast
 
 from . import _stores
+from ._errors import AmbiguousRunError, TraceFileError, UnknownRunError
+from ._reader import StoredEvent, StoredRun, ToolStats, TraceReader, TraceStats
 from ._retention import Retention
 
 if TYPE_CHECKING:
     from ._schema import Durability
 
-__all__ = ["Retention", "flush", "start", "stop"]
+__all__ = [
+    "AmbiguousRunError",
+    "Retention",
+    "StoredEvent",
+    "StoredRun",
+    "ToolStats",
+    "TraceFileError",
+    "TraceReader",
+    "TraceStats",
+    "UnknownRunError",
+    "flush",
+    "open",
+    "start",
+    "stop",
+]
 
 _DURABILITIES: Final = ("batched", "sync")
 
@@ -77,3 +93,19 @@ def flush(timeout: float = 5.0) -> bool:
     """
     entry = _stores.current()
     return entry is None or entry.store.flush(timeout)
+
+
+def open(path: str | os.PathLike[str]) -> TraceReader:  # noqa: A001 - as `gzip.open` and `tarfile.open`
+    """
+    Open a trace store for reading, also while others are writing it.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A context manager that closes it; it belongs to this thread.
+
+    Raises:
+        TraceFileError: If there is no such file, or it is no trace store, a newer one, or damaged.
+    """
+    return TraceReader(path)
