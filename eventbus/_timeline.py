@@ -67,6 +67,7 @@ _BADGES: Final[Mapping[str, str]] = {
     "max_turns": "turns used up",
     "open": "not ended",
 }
+_NAMES: Final = {"model": "model call", "tool": "tool call"}
 _GATES: Final = "GateDecisionEvent"
 _ANSWER: Final = "InferenceGeneratedEvent"
 _CHUNK: Final = "InferenceChunkEvent"
@@ -277,7 +278,7 @@ def render(root: Node, run: StoredRun) -> str:
         left_out=list(_left_out(rows, everything, cut)),
         glance=_glance(everything),
         problems=problems[:_PROBLEMS],
-        more_problems=max(0, len(problems) - _PROBLEMS),
+        more_problems=f"{more:,}" if (more := sum(row.listed for row in everything) - _PROBLEMS) > 0 else "",
         legend=_legend(rows),
         ticks=list(_ticks(whole)),
         rows=rows,
@@ -567,4 +568,6 @@ def _left_out(rows: Sequence[_Row], everything: Sequence[_Row], cut: Counter[str
 
 
 def _list(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in counts.items())
+    return ", ".join(
+        f"{number:,} {_NAMES.get(kind, kind)}{'' if number == 1 else 's'}" for kind, number in counts.items()
+    )
