@@ -198,7 +198,7 @@ class Texts:
             shown = str(new_key)[:_LONGEST_KEY] if isinstance(new_key, (str, int)) else type(key).__name__
             new = self.rewrite(item, f"{path}.{shown}"[:_LONGEST_PATH], depth + 1, nesting)
             changed = changed or new is not item or new_key is not key
-            while new_key is not key and new_key in result:
+            while new_key in result:
                 new_key = f"{new_key}~"
             result[new_key] = new
         return result if changed else value
