@@ -50,6 +50,9 @@ FINALIZE_PRIORITY: Final = 100
 NAMED_LEFT: Final = 5
 """How many handlers the line at exit names."""
 
+NEEDED_FRAMES: Final = 20
+"""How many calls deep it goes, at most, from a delivery being noted to its loop having it."""
+
 GLANCE_SECONDS: Final = 0.1
 """How often a waiting drain looks for loops that were stopped or closed, since these wake nobody."""
 
@@ -172,6 +175,12 @@ class Scheduler:
         With `max_pending` deliveries waiting, a thread waits for room, a second at most; without room the
         delivery is dropped, counted and reported.
         """
+        try:
+            needs_stack(NEEDED_FRAMES)
+        except RecursionError:
+            # Before anything is noted: half a delivery would be pending for ever.
+            discard(awaitable)
+            raise
         here = running_loop()
         if self._pending:
             self._reap()
@@ -201,7 +210,8 @@ class Scheduler:
                 chain = self._chains.setdefault(delivery.key, deque()) if delivery.key is not None else None
                 if chain is not None:
                     chain.append(delivery)
-                delivery.started = chain is None or len(chain) == 1
+                # Not by the chain's length: a signal handler or a finalizer may emit between any two lines.
+                delivery.started = chain is None or chain[0] is delivery
         if not accepted:
             msg = (
                 f"{settings.max_pending} async deliveries are pending; that of {type(event).__name__} to "
@@ -350,10 +360,10 @@ class Scheduler:
     def _reap(self) -> None:
         # A loop that is closed with deliveries in its queue tells nobody.
         with self._lock:
-            closed = {loop for loop in self._loops if loop.is_closed()}
+            closed = {loop for loop in list(self._loops) if loop.is_closed()}
             if not closed:
                 return
-            gone = [one for one in self._pending if one.loop in closed and not one.lost]
+            gone = [one for one in list(self._pending) if one.loop in closed and not one.lost]
             for delivery in gone:
                 delivery.lost = True
         # All were marked first: what hears of one loss may schedule, and so come here again.
@@ -447,7 +457,7 @@ class Scheduler:
                 with self._changed:
                     left = self._left(own)
                     glance = remaining(deadline)
-                    if not left or glance <= 0 or not any(loop.is_running() for loop in self._loops):
+                    if not left or glance <= 0 or not any(loop.is_running() for loop in list(self._loops)):
                         break
                     self._changed.wait(glance)
         finally:
@@ -468,7 +478,7 @@ class Scheduler:
                 with self._lock:
                     left = self._left(own)
                     glance = remaining(deadline)
-                    if not left or glance <= 0 or not any(loop.is_running() for loop in self._loops):
+                    if not left or glance <= 0 or not any(loop.is_running() for loop in list(self._loops)):
                         break
                     future: asyncio.Future[None] = loop.create_future()
                     waiter = (own, loop, future)
@@ -614,6 +624,14 @@ def as_coroutine(awaitable: Awaitable[T]) -> Coroutine[Any, Any, T]:
         return await awaitable
 
     return wrapped()
+
+
+def needs_stack(frames: int) -> None:
+    """
+    Raise RecursionError unless there is room on the stack for so many frames.
+    """
+    if frames:
+        needs_stack(frames - 1)
 
 
 def discard(awaitable: Awaitable[Any]) -> None:
