@@ -184,7 +184,8 @@ def _let_go(state: _registry.State, cid: str) -> None:
             for table in tables:
                 table.by_run.pop(cid, None)
         if not any(cid in table.by_run for table in tables) and state.locks.get(cid) is run:
-            del state.locks[cid]
+            # Unless a signal handler or a finalizer has come in between, and has done it.
+            state.locks.pop(cid, None)
     finally:
         run.lock.release()
 
