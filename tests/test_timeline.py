@@ -16,14 +16,16 @@ from typing import Any
 
 import browser
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus import _timeline
+from eventbus import ApproveToolCallEvent, Hook, Run, ToolCall, _timeline, on, trace
 from eventbus._lines import escape
 from eventbus._reader import StoredEvent, StoredRun
 from eventbus._timeline import PAYLOADS, SPANS, VALUE, render, show_seconds, write_page
 from eventbus._tree import Node
+from eventbus.cli import cli
 
 STARTED = 1_769_860_800.25
 CID = "0123456789abcdef0123456789abcdef"
@@ -971,3 +973,37 @@ class TestInABrowser:
         page.one("#find").send_keys("tool 1234")
 
         assert "1 of 2000" == page.one("#found").text
+
+    def test_the_page_of_a_real_run(self, chromium, tmp_path: Path) -> None:
+        """
+        What a run has emitted, the store has kept and the command has written is what can be seen.
+        """
+
+        class Guard(Hook):
+            @on(ApproveToolCallEvent, when=lambda event: event.tool_call.name == "refund")
+            def judge(self, event):
+                event.denied = "ask first"
+
+        def search(api_key):
+            with Run(agent="helper", message="Look it up"):
+                raise LookupError("no such flight")
+
+        trace.start(tmp_path / "runs.db")
+        with Run(agent="airline", message="Book a flight") as made, made.step("prepare"):
+            calls = [ToolCall("call_0", "search", {"api_key": "canary"}), ToolCall("call_1", "refund")]
+            made.call_tools(calls, {"search": search, "refund": dict})
+        trace.stop()
+        file = tmp_path / "run.html"
+        arguments = ["trace", made.id, "--db", str(tmp_path / "runs.db"), "--html", str(file)]
+        done = CliRunner().invoke(cli, arguments)
+        chromium.open(file)
+
+        assert (0, "") == (done.exit_code, done.stdout)
+        assert ["completed"] == [badge.text for badge in chromium.all("h1 .badge")]
+        assert ["airline", "prepare", "search", "helper", "refund", "deny refund"] == [
+            title.text for title in chromium.all(".row .title")
+        ]
+        assert ["tool search", "run helper", "tool refund"] == [
+            link.text for link in chromium.all(".glance a")
+        ]
+        assert "canary" not in file.read_text(encoding="utf-8")
