@@ -138,7 +138,8 @@ class Store:
         self._wake_at = 1
         self._signal = _thread.allocate_lock()
         self._signal.acquire()
-        self._starting = _thread.allocate_lock()
+        # Taken by whoever starts the thread, and for as long as there is one.
+        self._vacant = _thread.allocate_lock()
         self._thread: threading.Thread | None = None
         # Held while somebody works on the database, and over a fork. Re-entrant, for a signal's handler that
         # forks.
@@ -259,15 +260,14 @@ class Store:
             return
         self._deadline = time.monotonic() + timeout
         self._closed = True
-        with contextlib.suppress(RuntimeError):
-            if self._queue or self._batch or self._thread is not None:
-                self._wake()
-        thread = self._thread
-        if thread is None:
-            # None was needed, or none can be started any more.
+        if self._vacant.acquire(blocking=False):
+            # No thread was needed, or none can be started any more.
             self._run()
-        elif thread is not threading.current_thread():
-            thread.join(timeout + 4 * _schema.BUSY_SECONDS)
+        else:
+            self._wake()
+            thread = self._thread
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(timeout + 4 * _schema.BUSY_SECONDS)
         self._finished = True
         self._discard()
 
@@ -289,18 +289,14 @@ class Store:
 
     def _wake(self) -> None:
         self._wake_at = _NEVER
-        if self._thread is None and self._starting.acquire(blocking=False):
+        if self._vacant.acquire(blocking=False):
+            self._thread = threading.Thread(target=self._live, name="eventbus-trace", daemon=True)
             try:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._live, name="eventbus-trace", daemon=True)
-                    thread.start()
-                    self._thread = thread
-                    self._on_thread(self)
+                self._thread.start()
             except BaseException:
-                self._wake_at = 1
+                self._leave()
                 raise
-            finally:
-                self._starting.release()
+            self._on_thread(self)
         with contextlib.suppress(RuntimeError):
             # It is released already: the writer is about to wake.
             self._signal.release()
@@ -336,7 +332,11 @@ class Store:
         finally:
             if not self._closed:
                 # Ended by what is no Exception, such as a SystemExit in a finalizer.
-                self._thread, self._wake_at = None, 1
+                self._leave()
+
+    def _leave(self) -> None:
+        self._thread, self._wake_at = None, 1
+        self._vacant.release()
 
     def _run(self) -> None:
         while True:
