@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import threading
+import weakref
 from abc import ABCMeta
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -261,16 +263,45 @@ def warn(hook: PolicyHook, handler: str, gate: ProtectedEvent, reason: str) -> N
     )
 
 
-class Recent(Generic[T]):
+class Locked:
+    """
+    What a policy keeps, behind a lock of its own.
+    """
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _locked.add(self)
+
+    def after_fork(self) -> None:  # pragma: no cover - in a forked child, which ends without a report
+        """
+        Forget a thread that held the lock in the parent.
+        """
+        self._lock = threading.Lock()
+
+
+_locked: weakref.WeakSet[Locked] = weakref.WeakSet()
+
+
+def _after_fork() -> None:  # pragma: no cover - in a forked child, which ends without a report
+    for one in _locked:
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Recent(Locked, Generic[T]):
     """
     The last values that were added. Every method is safe to call from any thread.
     """
 
-    __slots__ = ("_lock", "_values")
+    __slots__ = ("_values",)
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._values: deque[T] = deque(maxlen=limit)
-        self._lock = threading.Lock()
 
     def add(self, value: T) -> None:
         """
@@ -326,8 +357,10 @@ def _accept(cls: type, name: str, value: Any) -> Any:
 
 
 def _refuse_unknown(policy: type[PolicyHook], where: str, name: str, value: object) -> None:
-    known = [*policy._settings, *(name for name in Hook.__annotations__ if not name.startswith("_"))]
     is_code = _is_code(value)
+    known = list(policy._settings)
+    if not is_code:
+        known += [name for name in Hook.__annotations__ if not name.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=_LIKE if is_code else 0.5)
     if is_code and (not near or "_settings" in vars(policy)):
         # A policy's own method may be named like its settings are.

@@ -18,6 +18,7 @@ from ._context import carry_context
 from ._event import Event
 from ._hook import is_abstract, on
 from ._policy import (
+    Locked,
     PolicyHook,
     Recent,
     flag,
@@ -100,16 +101,16 @@ class SteeringDecision:
     error: str | None = None
 
 
-class RecentCalls:
+class RecentCalls(Locked):
     """
     The last calls of each run, until its end. Every method is safe to call from any thread.
     """
 
-    __slots__ = ("_lock", "by_run")
+    __slots__ = ("by_run",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.by_run: OrderedDict[str, deque[ToolCall]] = OrderedDict()
-        self._lock = threading.Lock()
 
     def get(self, cid: str | None) -> tuple[ToolCall, ...]:
         """
@@ -141,7 +142,7 @@ class RecentCalls:
             self.by_run.pop(cid or "", None)
 
 
-class Threads:
+class Threads(Locked):
     """
     Runs what may take too long on a thread of its own, and lets go of it when its time is up.
 
@@ -149,11 +150,11 @@ class Threads:
     threads are left to themselves at a time.
     """
 
-    __slots__ = ("_lock", "_overdue")
+    __slots__ = ("_overdue",)
 
     def __init__(self) -> None:
+        super().__init__()
         self._overdue: list[threading.Thread] = []
-        self._lock = threading.Lock()
 
     def run(self, call: Callable[[], Any], seconds: float) -> Any:
         """

@@ -260,6 +260,9 @@ class TestWhatElseABodyMayHold:
             def helper(self):
                 return 2
 
+            def state(self):
+                return "near to a setting of every hook, which takes no methods"
+
             @on(Asked)
             def judged(self):
                 log.append("judged")
