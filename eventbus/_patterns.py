@@ -12,6 +12,7 @@ import html
 import re
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
+from itertools import zip_longest
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -25,13 +26,13 @@ ARGUMENTS: Final = "arguments"
 RESULT: Final = "result"
 PLACES: Final = frozenset({PROMPT, ARGUMENTS, RESULT})
 
-WINDOW: Final = 1024
+WINDOW: Final = 512
 """Characters that a user's pattern is given at a time."""
 
-OVERLAP: Final = 256
+OVERLAP: Final = 128
 """Characters of a window that the next one has, too: a match of at most this length is found anywhere."""
 
-MOST_STEPS: Final = WINDOW**4
+MOST_STEPS: Final = 8 * WINDOW**3
 """What a user's pattern may cost in one window, at most."""
 
 
@@ -109,11 +110,46 @@ _ONE_STEP: Final = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT", "CATE
 def _cost(items: Any, size: int) -> tuple[int, int]:
     # In how many ways the items can match at one place, and how many steps it takes to try them all.
     ways, work = 1, 1
-    for code, argument in items:
+    parts = list(items)
+    for (code, argument), following in zip_longest(parts, parts[1:]):
         more_ways, more_work = _cost_of_one(str(code), argument, size)
+        if str(code) in {"MAX_REPEAT", "MIN_REPEAT"} and _ends_at(argument[2], following):
+            # Where it goes on earlier, what follows does not match: that leaves one way.
+            more_ways, more_work = 1, 2 * more_work
         work = min(work + ways * more_work, _ENDLESS)
         ways = min(ways * more_ways, _ENDLESS)
     return ways, work
+
+
+def _ends_at(repeated: Any, following: Any) -> bool:
+    # Whether one character is repeated, and the literal that follows is never that character.
+    if following is None or str(following[0]) != "LITERAL" or len(repeated) != 1:
+        return False
+    code, argument = repeated[0]
+    characters = [(code, argument)] if str(code) == "LITERAL" else argument if str(code) == "IN" else None
+    if characters is None:
+        return False
+    literal = chr(following[1])
+    return not any(_may_be(str(kind), value, literal) for kind, value in characters)
+
+
+def _may_be(kind: str, value: Any, literal: str) -> bool:
+    # In any case of letters: whether that counts, the pattern's flags say, which may change within it.
+    forms = {literal, literal.lower(), literal.upper(), literal.swapcase()}
+    if kind == "LITERAL":
+        return not forms.isdisjoint({chr(value), chr(value).lower(), chr(value).upper()})
+    if kind == "RANGE":
+        return literal.isalpha() or value[0] <= ord(literal) <= value[1]
+    if kind == "CATEGORY" and str(value) in _CATEGORIES:
+        return _CATEGORIES[str(value)].match(literal) is not None
+    return True
+
+
+_CATEGORIES: Final = {
+    "CATEGORY_WORD": re.compile(r"\w"),
+    "CATEGORY_DIGIT": re.compile(r"\d"),
+    "CATEGORY_SPACE": re.compile(r"\s"),
+}
 
 
 def _cost_of_one(code: str, argument: Any, size: int) -> tuple[int, int]:
