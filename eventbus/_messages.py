@@ -143,7 +143,10 @@ def _call(call: Any) -> dict[str, Any]:
     function = fields.get("function")
     asked = cast("dict[str, Any]", function) if isinstance(function, dict) else fields
     arguments = asked.get("arguments", asked.get("input"))
-    # Models write what is no JSON, and what is too long was cut.
-    with suppress(ValueError, RecursionError):
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    if isinstance(arguments, str):
+        # Models write what is no JSON, or what only Python takes for it; and what is too long was cut.
+        with suppress(ValueError, RecursionError):
+            parsed = json.loads(arguments)
+            json.dumps(parsed, allow_nan=False)
+            arguments = parsed
     return {"type": "tool_call", "id": fields.get("id"), "name": asked.get("name"), "arguments": arguments}

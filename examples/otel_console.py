@@ -60,5 +60,5 @@ with Run(agent="sundae", message=messages[0]) as run:
             run.complete(response)
             break
         results = run.call_tools(response.tool_calls, {"lookup_order": lookup_order})
-        messages += [str(result.data) for call, result in results]
+        messages += [str(result.data) for _, result in results]
 show(exporter.get_finished_spans())
