@@ -49,6 +49,10 @@ _PROBLEMS: Final = 30
 _DEEPEST: Final = 12
 """How many levels are told apart by their indent."""
 
+_SHORTEST: Final = 1e-6
+_LONGEST: Final = 1e11
+"""Of the lengths that an axis may have, in seconds: numbers beyond them are no times of any run."""
+
 _TICKS: Final = 8
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 _CLOCK: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
@@ -68,9 +72,9 @@ _BADGES: Final[Mapping[str, str]] = {
     "open": "not ended",
 }
 _NAMES: Final = {"model": "model call", "tool": "tool call"}
-_GATES: Final = "GateDecisionEvent"
-_ANSWER: Final = "InferenceGeneratedEvent"
-_CHUNK: Final = "InferenceChunkEvent"
+_DECISION: Final = "eventbus.gate.decision"
+_ANSWER: Final = "eventbus.inference.generated"
+_CHUNK: Final = "eventbus.inference.chunk"
 
 
 class _Value(NamedTuple):
@@ -143,24 +147,23 @@ class _Row:
         return self.node.duration is None and self.status != "open"
 
     @property
-    def decision(self) -> Mapping[str, Any] | None:
-        """The payload of a gate's decision."""
-        event = self.node.start or self.node.end
-        return event.payload if event is not None and event.event == _GATES else None
+    def decision(self) -> bool:
+        """A gate's decision is what it tells."""
+        return self.node.start is not None and self.node.start.channel == _DECISION
 
     @property
     def problem(self) -> bool:
-        return self.status != "ok" or self.decision is not None
+        return self.status != "ok" or self.decision
 
     @property
     def listed(self) -> bool:
         """It is told above the timeline; a refusal once, by the call and not by the decision as well."""
-        told = self.decision is not None and self.parent is not None and self.parent.status == self.status
+        told = self.decision and self.parent is not None and self.parent.status == self.status
         return self.problem and self.parent is not None and not (told and self.status == "denied")
 
     @property
     def badge(self) -> str:
-        return _BADGES.get(self.status, "gate" if self.decision is not None else "")
+        return _BADGES.get(self.status, "gate" if self.decision else "")
 
     @property
     def tone(self) -> str:
@@ -355,12 +358,12 @@ def _choose(rows: Sequence[_Row]) -> list[_Row]:
 
 def _whole(rows: Iterable[_Row]) -> float:
     ends = [_seconds(row.node.offset) + _seconds(row.node.duration) for row in rows]
-    return max(ends) or 0.001
+    return max([_SHORTEST, *ends])
 
 
 def _seconds(seconds: float | None) -> float:
     # The file may have been written by anybody.
-    return seconds if seconds is not None and math.isfinite(seconds) and seconds > 0 else 0.0
+    return min(seconds, _LONGEST) if seconds is not None and seconds > 0 else 0.0
 
 
 def _place(row: _Row, whole: float) -> None:
@@ -441,8 +444,8 @@ def _events(node: Node) -> list[StoredEvent]:
 
 
 def _groups(node: Node) -> Iterator[list[StoredEvent]]:
-    for name, events in groupby(_events(node), lambda event: event.event):
-        if name == _CHUNK:
+    for channel, events in groupby(_events(node), lambda event: event.channel):
+        if channel == _CHUNK:
             yield list(events)
         else:
             yield from ([event] for event in events)
@@ -525,7 +528,7 @@ def _facts(run: StoredRun, rows: Sequence[_Row], whole: float) -> Iterator[tuple
 
 def _tokens(rows: Iterable[_Row]) -> Counter[str]:
     tokens: Counter[str] = Counter()
-    answers = [event for row in rows for event in _events(row.node) if event.event == _ANSWER]
+    answers = [event for row in rows for event in _events(row.node) if event.channel == _ANSWER]
     for usage in [_mapping(event.payload.get("usage")) for event in answers]:
         for name, keys in _TOKENS.items():
             tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
@@ -543,7 +546,7 @@ def _glance(rows: Iterable[_Row]) -> str:
         (statuses["denied"], "denied"),
         (statuses["max_turns"], "ended with their turns used up"),
         (statuses["open"], "not ended"),
-        (sum(row.status == "ok" and row.decision is not None for row in below), "changed by gates"),
+        (statuses["ok"], f"more decision{'' if statuses['ok'] == 1 else 's'} of gates"),
     ]
     return ", ".join(f"{number:,} {name}" for number, name in counts if number)
 

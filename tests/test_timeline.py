@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventbus import ApproveToolCallEvent, Hook, Run, ToolCall, _timeline, on, trace
+from eventbus import ApproveToolCallEvent, Hook, Run, ToolCall, _timeline, catalog, on, trace
 from eventbus._lines import escape
 from eventbus._reader import StoredEvent, StoredRun
 from eventbus._timeline import PAYLOADS, SPANS, VALUE, render, show_seconds, write_page
@@ -36,9 +36,8 @@ def event(name: str, /, seq: int = 1, *, at: float = 0.0, lossy: bool = False, *
     Make an event as a store has it.
     """
     tool = payload.get("tool_call", {}).get("name")
-    return StoredEvent(
-        seq, CID, STARTED + at, f"eventbus.{name}", name, None, "airline", tool, None, lossy, payload
-    )
+    channel = vars(catalog)[name].channel if name in catalog.__all__ else f"shop.{name}"
+    return StoredEvent(seq, CID, STARTED + at, channel, name, None, "airline", tool, None, lossy, payload)
 
 
 def run(**fields: Any) -> StoredRun:
@@ -257,7 +256,7 @@ class TestShown:
 
         assert "run" in page.texts("h1", "bdi")
         assert [] == page.texts("message")
-        assert "1 ms so far" == facts(page)["Took"]
+        assert "1 µs so far" == facts(page)["Took"]
         assert "Tokens" not in facts(page)
 
     def test_tokens_in_all_are_shown_where_nothing_else_is_known(self) -> None:
@@ -274,7 +273,7 @@ class TestShown:
         """
         page = read(sample())
 
-        assert ["1 failed, 1 denied, 1 not ended, 1 changed by gates"] == page.texts("glance", "h2")
+        assert ["1 failed, 1 denied, 1 not ended, 1 more decision of gates"] == page.texts("glance", "h2")
         assert ["tool refund", "edit search", "tool book", "step wait"] == page.texts("glance", "a")
         assert [
             "over the limit, by Caps.check",
@@ -496,14 +495,24 @@ class TestBounds:
         assert 151 == len(page.rows)
         assert page.rows[-1].endswith("step ok d12")
 
-    @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -5.0])
-    def test_numbers_that_are_no_times(self, number: float) -> None:
+    @pytest.mark.parametrize(
+        ("number", "shown"),
+        [
+            (math.nan, "+0"),
+            (-math.inf, "+0"),
+            (-5.0, "+0"),
+            (5e-324, "+0 µs"),
+            (math.inf, "+1,157,407 d 10 h"),
+            (1e308, "+1,157,407 d 10 h"),
+        ],
+    )
+    def test_numbers_that_are_no_times(self, number: float, shown: str) -> None:
         """
         A file that somebody has written to by hand still makes a page.
         """
         page = read(tree(node("tool", "search", number, number)))
 
-        assert ["+0", "+0"] == [text for text in page.texts("row", "start") if text.startswith("+")]
+        assert ["+0", shown] == [text for text in page.texts("row", "start") if text.startswith("+")]
 
 
 class TestTimes:
