@@ -591,6 +591,20 @@ class TestResults:
 
         assert {"email": "[REDACTED:email]"} == execute()[0].data
 
+    def test_a_result_that_another_gate_took_away(self):
+        """Where there is neither a result nor an error, there is nothing to judge."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        class Nothing(Hook):
+            @on(AfterToolCallEvent)
+            def take(self, event):
+                event.result = None
+
+        assert ToolResult() == execute(answer="mia@example.com")[0]
+        assert () == Guardrails.violations()
+
     def test_a_blocked_result_is_withheld(self):
         """The tool has been executed; its answer is the refusal, and the run goes on."""
 
