@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import FrameType, FunctionType
 from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeAlias, TypeVar, cast, overload
 
@@ -248,7 +248,6 @@ class HookEntry:
         self.order = order
         self.wanted = False
         self.live = False
-        self.live_below = 0
         self.handlers: list[Handler] = []
         self.receivers: list[Receiver] = []
         self.instances: Instances | None = None
@@ -640,7 +639,7 @@ def _check_replaces(cls: type[Hook], key: Hashable, handlers: list[Handler]) -> 
                 )
                 raise TypeError(msg)
     if _has_gates(handlers):
-        for entry in _live_below(cls, key):
+        for entry in _live_below(key):
             if not entry.cls.__dict__.get("replaces"):
                 msg = (
                     f"{cls.__qualname__} has gates that would not guard: its live subclass "
@@ -657,22 +656,23 @@ def is_abstract(cls: type) -> bool:
     return bool(cls.__dict__.get("abstract"))
 
 
-def _entries_above(cls: type) -> list[HookEntry]:
+def _keys_above(cls: type) -> Iterable[Hashable]:
     # Nearest first. A base that was defined again since is found by its name.
-    keys = [base.__dict__[_KEY] for base in cls.__mro__[1:] if _KEY in base.__dict__]
+    return dict.fromkeys(base.__dict__[_KEY] for base in cls.__mro__[1:] if _KEY in base.__dict__)
+
+
+def _entries_above(cls: type) -> list[HookEntry]:
     hooks_ = _registry.state.hooks
-    return [hooks_[key] for key in dict.fromkeys(keys) if key in hooks_]
+    return [hooks_[key] for key in _keys_above(cls) if key in hooks_]
 
 
-def _live_below(cls: type, key: Hashable) -> list[HookEntry]:
+def _live_below(key: Hashable) -> list[HookEntry]:
     # What is live of the subclasses of a hook class, and of its earlier definitions.
-    known = _registry.state.hooks
-    entry = known.get(key)
-    if not type.__subclasses__(cls) if entry is None else not entry.live_below:
+    if not _registry.state.live_below[key]:
         return []
     return [
         other
-        for other in known.values()
+        for other in _registry.state.hooks.values()
         if other.live and any(base.__dict__.get(_KEY) == key for base in other.cls.__mro__[1:])
     ]
 
@@ -682,7 +682,6 @@ def _put(cls: type[Hook], handlers: list[Handler], changes: Changes) -> None:
     entry = _registry.state.hooks.get(key)
     if entry is None:
         entry = HookEntry(key, cls, next_order())
-        entry.live_below = len(_live_below(cls, key))
         _registry.state.hooks[key] = entry
     else:
         entry.wanted = False
@@ -695,7 +694,7 @@ def _put(cls: type[Hook], handlers: list[Handler], changes: Changes) -> None:
 
 def _undo(cls: type[Hook]) -> None:
     # The class went live before attrs gave it a constructor that cannot be called; what it took the place of
-    # comes back. Its entry stays where live subclasses of an earlier definition are counted in it.
+    # comes back. Its entry stays where live subclasses of an earlier definition are shown below it.
     changes = Changes()
     with _registry.lock:
         key = cls.__dict__[_KEY]
@@ -708,14 +707,14 @@ def _undo(cls: type[Hook]) -> None:
             if earlier is not None:
                 entry.cls, entry.handlers, entry.wanted = earlier, _handlers_of(earlier), wanted
                 _settle(entry, changes, is_told=False)
-            elif not entry.live_below:
+            elif not _registry.state.live_below[key]:
                 del _registry.state.hooks[key]
     changes.carry_out()
 
 
 def _settle(entry: HookEntry, changes: Changes, *, is_told: bool = True) -> None:
     # Make the entry live or not, as it should be, and with it the classes it specialises.
-    live = entry.wanted and not entry.live_below
+    live = entry.wanted and not _registry.state.live_below[entry.key]
     if live == entry.live:
         return
     entry.live = live
@@ -723,10 +722,8 @@ def _settle(entry: HookEntry, changes: Changes, *, is_told: bool = True) -> None
         entry.connect(changes)
     else:
         entry.disconnect(changes)
-    above = _entries_above(entry.cls)
-    for other in above:
-        other.live_below += 1 if live else -1
-    for other in above:
+    _registry.state.live_below.update({key: 1 if live else -1 for key in _keys_above(entry.cls)})
+    for other in _entries_above(entry.cls):
         was_live = other.live
         _settle(other, changes, is_told=is_told)
         if is_told and was_live and not other.live:

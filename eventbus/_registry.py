@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
@@ -419,16 +420,18 @@ class State:
     """
     Everything that is registered; `isolated()` swaps the whole of it.
 
-    `resources` are what must be closed when the state is given up, by name: the trace store.
+    `resources` are what must be closed when the state is given up, by name: the trace store. `live_below`
+    counts the live subclasses of each hook, also of one that is not registered here.
     """
 
-    __slots__ = ("channels", "hooks", "locks", "resources", "signals", "stated", "tables")
+    __slots__ = ("channels", "hooks", "live_below", "locks", "resources", "signals", "stated", "tables")
 
     def __init__(self) -> None:
         self.signals: dict[type, EventSignal] = {}
         self.channels: dict[str, type] = {}
         self.stated: dict[str, type] = {}
         self.hooks: dict[Hashable, HookEntry] = {}
+        self.live_below: Counter[Hashable] = Counter()
         self.locks: dict[str, RunLock] = {}
         self.tables: dict[int, Instances] = {}
         self.resources: dict[str, Closeable] = {}

@@ -1656,6 +1656,18 @@ class TestDefiningAgain:
         Placed.emit()
         assert [("old", True), ("new", True)] == seen
 
+    def test_a_base_defined_again_where_only_its_subclass_is_known(self):
+        """An isolated bus that never had the earlier definition knows that its live subclass specialises it."""
+        source = "class Base(Hook):\n    @on(Placed)\n    def audit(self): ..."
+        base = run(source)["Base"]
+
+        with isolated():
+            leaf = run("class Leaf(Base): ...", Base=base)["Leaf"]
+            run(source)
+            assert {"Leaf": "live", "Base": "retired"} == states()
+            leaf.unregister()
+            assert ["Base"] == live()
+
 
 class TestView:
     """What `hooks()` shows."""
