@@ -722,7 +722,7 @@ def _settle(entry: HookEntry, changes: Changes, *, is_told: bool = True) -> None
         entry.connect(changes)
     else:
         entry.disconnect(changes)
-    _registry.state.live_below.update({key: 1 if live else -1 for key in _keys_above(entry.cls)})
+    _registry.state.live_below.update(dict.fromkeys(_keys_above(entry.cls), 1 if live else -1))
     for other in _entries_above(entry.cls):
         was_live = other.live
         _settle(other, changes, is_told=is_told)

@@ -1657,7 +1657,7 @@ class TestDefiningAgain:
         assert [("old", True), ("new", True)] == seen
 
     def test_a_base_defined_again_where_only_its_subclass_is_known(self):
-        """An isolated bus that never had the earlier definition knows that its live subclass specialises it."""
+        """A bus that never had the earlier definition knows that its live subclass specialises it."""
         source = "class Base(Hook):\n    @on(Placed)\n    def audit(self): ..."
         base = run(source)["Base"]
 
