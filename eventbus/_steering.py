@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 import attrs
 
 from ._context import carry_context
+from ._drive import cancel
 from ._event import Event
 from ._hook import is_abstract, on
 from ._policy import (
@@ -146,8 +147,8 @@ class Threads(Locked):
     """
     Runs what may take too long on a thread of its own, and lets go of it when its time is up.
 
-    A thread cannot be stopped: it goes on by itself, and what it comes to is ignored. At most eight such
-    threads are left to themselves at a time.
+    A thread cannot be stopped: it goes on by itself, and what it comes to is ignored. Once eight are left to
+    themselves, no more are begun until some of them end.
     """
 
     __slots__ = ("_overdue",)
@@ -240,7 +241,7 @@ class Answering(AwaitableWrapper):
         finally:
             if not task.done():
                 task.add_done_callback(_ignore)
-                task.cancel()
+                cancel([task])
         if not task.done():
             raise _too_long(seconds)
         if task.cancelled():

@@ -542,7 +542,7 @@ class TestASyncJudge:
 
         assert ["deny"] == actions(hook)
 
-    def test_at_most_eight_are_left_to_themselves(self):
+    def test_eight_are_left_to_themselves(self):
         """Then no more are begun, until some return."""
         release = threading.Event()
         begun: list[int] = []
@@ -574,6 +574,21 @@ class TestASyncJudge:
             results = run.call_tools([ToolCall(str(n), "look") for n in range(20)], Tools(), parallel=20)
 
         assert ["done"] * 20 == [result.data for _, result in results]
+
+    def test_a_shared_hook_keeps_a_client(self):
+        """One instance serves all runs, and its judge finds what `__init__` has made."""
+
+        class Steering(SteeringHook):
+            shared = True
+
+            def __init__(self):
+                self.client = []
+
+            def judge(self, request):
+                self.client.append(request.run.id)
+                return ("guide", str(len(self.client)))
+
+        assert ["1", "2", "3"] == [call() for _ in range(3)]
 
     def test_on_a_loop_a_plain_run_may_ask_it(self):
         """There is nothing to await."""
@@ -738,6 +753,32 @@ class TestAnAsyncJudge:
 
         assert () == asyncio.run(main()).decisions()
         assert ["cancelled"] == states
+
+    def test_a_run_that_is_closed_after_its_loop(self):
+        """Nothing is executed, and closing it raises nothing."""
+
+        async def judge(request):
+            await asyncio.Event().wait()
+
+        steering(judge)
+        loop = asyncio.new_event_loop()
+        tools = Tools()
+
+        async def main():
+            async with AsyncRun(agent="sundae") as run:
+                await run.call_tools([CALL], tools)
+
+        waiting = main()
+        task = loop.create_task(waiting)
+        loop.call_later(0.01, loop.stop)
+        loop.run_forever()
+        for one in asyncio.all_tasks(loop):
+            one._log_destroy_pending = False
+        loop.close()
+        waiting.close()
+
+        assert [] == tools.called
+        assert not task.done()
 
     def test_calls_at_once_are_judged_at_once(self):
         """No lock is held meanwhile."""
