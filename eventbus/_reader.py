@@ -285,8 +285,9 @@ class TraceReader:
             AmbiguousRunError: If several have.
         """
         wanted = cid_itself(_id_in(text.strip()))
-        if self._all("SELECT 1 FROM runs WHERE cid = ?", wanted):
-            return wanted
+        exact = self._all("SELECT cid FROM runs WHERE cid = ?", wanted)
+        if exact:
+            return cast("str", exact[0][0])
         # What was shown, or stands in a line, may be cut.
         prefix = wanted.removesuffix(CUT)
         found = self._all(
@@ -502,12 +503,7 @@ def _readable(path: Path) -> Generator[None]:
         # A reader that is closed, or another thread's.
         raise
     except sqlite3.Error as error:
-        fix = ""
-        if isinstance(error, sqlite3.OperationalError) and not os.access(path.parent, os.W_OK):
-            fix = (
-                "; its folder cannot be written to: copy the file and its -wal to where it can, and read that"
-            )
-        msg = f"{path} cannot be read as a trace store: {error}{fix}."
+        msg = f"{path} cannot be read as a trace store: {error}."
         raise TraceFileError(msg) from error
 
 

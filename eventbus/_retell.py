@@ -42,6 +42,7 @@ from ._steps import Raised, Script, ToolOutcome, Wait
 from ._stored import StoredError, as_dict, as_error, class_of, fields_of, revive
 from .catalog import (
     CatalogEvent,
+    GateDecisionEvent,
     InferenceGeneratedEvent,
     ModelCallFailedEvent,
     ModelCallStartedEvent,
@@ -114,6 +115,12 @@ class _Retelling:
 
     def __init__(self, events: Sequence[StoredEvent], skipped: Counter[str], scope: ExitStack) -> None:
         self._calls = _model_calls(events)
+        # Handlers that raised where they are not asked again, each with its gate.
+        self._broke = {
+            (event.payload.get("by"), str(event.payload.get("gate")))
+            for event in events
+            if event.channel == GateDecisionEvent.channel and _is_final(event)
+        }
         self._skipped = skipped
         self._scope = scope
         self._run: Run | None = None
@@ -398,11 +405,11 @@ class _Retelling:
             return
         if call in self._refused and gate == AfterToolCallEvent.__name__:
             return
-        if action == "error" and gate in _AFTER_CALLS:
+        if action == "error" and gate in _AFTER_CALLS and _is_final(event):
             self._raised_after.add(call)
         if action in _VERDICTS:
             self._decided_at[call] = gate
-        again = self._is_asked_again(event, gate, str(action))
+        again = self._is_asked_again(event, gate)
         if action == "edit" and gate == BeforeToolCallEvent.__name__:
             self._before_edits[call] = self._before_edits.get(call, event) if again else None
         if not again:
@@ -410,18 +417,19 @@ class _Retelling:
         elif action in _VERDICTS:
             self._held.setdefault(call, []).append(event)
 
-    def _is_asked_again(self, event: StoredEvent, gate: str, action: str) -> bool:
-        if (gate, action) in _NOT_AGAIN or gate not in _GATES:
+    def _is_asked_again(self, event: StoredEvent, gate: str) -> bool:
+        if _is_final(event) or gate not in _GATES:
             return False
         return _is_live(_GATES[gate], event.payload.get("by"), event.correlation_id)
 
     def _fail_handler(self, event: StoredEvent) -> None:
+        handler = event.payload.get("handler")
         cls = _registry.state.channels.get(str(as_dict(event.payload.get("event")).get("channel")))
-        if self._is_cut or (
-            cls is not None and _is_live(cls, event.payload.get("handler"), event.correlation_id)
-        ):
-            return
-        self._as_it_was(event)
+        if cls is not None and (handler, cls.__name__) not in self._broke:
+            if _is_live(cls, handler, event.correlation_id):
+                return
+        if not self._is_cut:
+            self._as_it_was(event)
 
 
 class _ModelCall:
@@ -449,6 +457,14 @@ def _model_calls(events: Sequence[StoredEvent]) -> dict[int, _ModelCall]:
         elif event.channel == InferenceGeneratedEvent.channel and event.span_id in by_span:
             by_span[event.span_id].answer = event
     return calls
+
+
+def _is_final(decision: StoredEvent) -> bool:
+    # A shadow that raised changed nothing, and what it judged came to pass.
+    payload = decision.payload
+    if payload.get("action") == "error" and payload.get("applied") is False:
+        return False
+    return (str(payload.get("gate")), str(payload.get("action"))) in _NOT_AGAIN
 
 
 def _attempt(event: StoredEvent) -> int:
