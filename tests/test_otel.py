@@ -620,8 +620,8 @@ class TestStartsAndEnds:
             task = asyncio.create_task(work())
             await entered.wait()
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
+            assert task.cancelled()
 
         asyncio.run(main())
         run = Run.begin(agent="thread")
