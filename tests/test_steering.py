@@ -755,12 +755,12 @@ class TestAnAsyncJudge:
         assert ["cancelled"] == states
 
     def test_a_run_that_is_closed_after_its_loop(self):
-        """Nothing is executed, and closing it raises nothing."""
+        """Nothing is executed, and it is no failure of the judge."""
 
         async def judge(request):
             await asyncio.Event().wait()
 
-        steering(judge)
+        hook = steering(judge)
         loop = asyncio.new_event_loop()
         tools = Tools()
 
@@ -778,6 +778,7 @@ class TestAnAsyncJudge:
         waiting.close()
 
         assert [] == tools.called
+        assert () == hook.decisions()
         assert not task.done()
 
     def test_calls_at_once_are_judged_at_once(self):
