@@ -5,8 +5,9 @@ Runs the snippets of one document, as a reader would: one after another, in one 
 document and what went wrong with it, or null. A `python` block runs as if it were the reader's `app.py`. A
 `text` block right after it holds what that has written to stdout and stderr. A `console` block holds
 commands after `$ ` and their output; those of eventbus and of Python are run, and compared if any output is
-shown, but for the width of columns. Times and generated ids differ from run to run and are compared by their
-form; a line of `...` stands for any lines.
+shown, but for the width of columns. Times, durations and generated ids differ from run to run and are
+compared by their form; a line of `...` stands for any lines. A `python` block that begins with `# name.py` is
+a file that the reader saves in a folder of his own, where the commands after it are run.
 """
 
 import _thread
@@ -16,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
@@ -31,9 +33,12 @@ HERE = Path(__file__)
 VARYING = [
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "<timestamp>"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "<cid>"),
+    (re.compile(r"\b[0-9.]+(?: (?:µs|ms|s)|s)\b|(?<= )[0-9]+\.[0-9]{3}(?= )"), "<duration>"),
     # The reader's program is not called by this one.
     (re.compile(rf" < {HERE.name}:\d+ in \w+"), ""),
 ]
+FILE = re.compile(r"# (\w+\.py)\n")
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:eventbus|python|grep) ")
 
 
 def normal(text: str) -> str:
@@ -66,16 +71,23 @@ def narrow(text: str) -> str:
 class Reader:
     """
     Somebody who types in what the document says.
+
+    Args:
+        folder: An empty folder for what he saves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.module = ModuleType("app")
+        self.folder = folder
         self.written: str | None = None
 
     def python(self, example: Example) -> str | None:
         """
-        Run a block of Python.
+        Run a block of Python, or save it.
         """
+        if (named := FILE.match(example.parsed)) is not None:
+            (self.folder / named[1]).write_text(example.parsed[named.end() :].lstrip("\n"), encoding="utf-8")
+            return None
         written = io.StringIO()
         failure: list[str] = []
         done = threading.Event()
@@ -111,7 +123,7 @@ class Reader:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         for part in re.split(r"^\$ ", example.parsed, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
-            if not command.startswith(("eventbus ", "python ")):
+            if COMMAND.match(command) is None:
                 continue
             done = subprocess.run(
                 command,
@@ -121,7 +133,7 @@ class Reader:
                 text=True,
                 timeout=60,
                 env={**os.environ, "PATH": path},
-                cwd=HERE.parent.parent,
+                cwd=self.folder if any(self.folder.iterdir()) else HERE.parent.parent,
             )
             problem = differs(narrow(shown), narrow(done.stdout)) if shown.strip() else None
             if problem or (done.returncode and not shown.strip()):
@@ -129,7 +141,7 @@ class Reader:
         return None
 
 
-def blocks(path: Path, reader: Reader) -> list[Example]:
+def blocks(path: Path, reader: Reader | None) -> list[Example]:
     """
     Return the blocks of a document that are to be run, in order.
     """
@@ -146,11 +158,12 @@ def main(path: Path) -> list[dict[str, Any]]:
     """
     Run a document.
     """
-    reader = Reader()
-    return [
-        {"line": example.line, "problem": example.region.evaluator(example)}
-        for example in blocks(path, reader)
-    ]
+    with tempfile.TemporaryDirectory() as folder:
+        reader = Reader(Path(folder))
+        return [
+            {"line": example.line, "problem": example.region.evaluator(example)}
+            for example in blocks(path, reader)
+        ]
 
 
 if __name__ == "__main__":

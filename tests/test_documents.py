@@ -48,7 +48,7 @@ def outcomes(path: Path) -> dict[int, str | None]:
     """
     Run a document once, whichever of its blocks is asked for first.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "EVENTBUS_LOG"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(Path(run_document.__file__)), str(path)],
         capture_output=True,
@@ -64,7 +64,7 @@ def outcomes(path: Path) -> dict[int, str | None]:
 BLOCKS = [
     pytest.param(path, example.line, id=f"{named(path)}:{example.line}")
     for path in (README, *DOCS)
-    for example in run_document.blocks(path, run_document.Reader())
+    for example in run_document.blocks(path, None)
 ]
 
 
