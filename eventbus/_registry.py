@@ -579,12 +579,14 @@ def _any_of(receivers: list[Receiver], *, fails_closed: bool) -> Callable[[Any],
         return lambda event: any(predicate(event) for predicate in predicates)
 
     def when(event: Any) -> bool:
-        # One subscription's broken predicate is told, and does not end another's.
+        # One subscription's broken predicate is told, and does not end another's; unless it is to be raised.
         failure: Exception | None = None
         for predicate in predicates:
             try:
                 if predicate(event):
                     if failure is not None:
+                        if settings.strict:
+                            break
                         event._failed(receivers[0], failure, None)
                     return True
             except Exception as error:

@@ -31,7 +31,7 @@ from eventbus import (
     correlation,
     drain,
 )
-from eventbus.testing import capture, isolated
+from eventbus.testing import capture, isolated, strict
 
 
 class Base(Event):
@@ -957,6 +957,13 @@ class TestSeveralPredicates:
         Other.emit(n=1)
         assert [1] == [event.n for event in seen]
         assert [AttributeError] == [type(event.error) for event in recorded_failures]
+
+    def test_strict_raises_what_a_broken_predicate_raised(self):
+        """In strict mode its failure is raised, though another subscription says yes."""
+        Other.subscribe(print, when=lambda event: event.missing)
+        Other.subscribe(print, when=lambda event: True)
+        with strict(), pytest.raises(AttributeError, match="missing"):
+            Other.emit(n=1)
 
     def test_a_broken_predicate_is_told_where_no_other_says_yes(self, recorded_failures):
         """Once, however many break."""
