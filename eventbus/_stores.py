@@ -6,11 +6,11 @@ What works on the database is imported when the first store begins: who has none
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,7 @@ class Entry:
         self.by_environment = by_environment
         self.store: Store = Store(path, durability, retention, self._register_finalizer)
         self.is_open = False
-        self._finalizer: Callable[[], object] | None = None
+        self._exits: list[Callable[[], object]] = []
 
     def open(self) -> None:
         """
@@ -68,7 +68,8 @@ class Entry:
         self.store.open()
         self.is_open = True
         _entries.append(self)
-        atexit.register(self.close)
+        # Not `atexit.register`: of what is unregistered there, a place is left in a table.
+        self._exits.append(weakref.finalize(self, self.close).detach)
 
     def close(self) -> None:
         """
@@ -76,10 +77,9 @@ class Entry:
         """
         if self.is_open:
             self.is_open = False
-            atexit.unregister(self.close)
-            cancel, self._finalizer = self._finalizer, None
-            if cancel is not None:
-                cancel()
+            for undo in self._exits:
+                undo()
+            self._exits.clear()
             self.store.close()
             _entries.remove(self)
 
@@ -89,7 +89,7 @@ class Entry:
             # A child of multiprocessing ends without exit functions. Here and not after the fork: what was
             # registered before the child has begun is cleared.
             util = importlib.import_module("multiprocessing.util")
-            self._finalizer = util.Finalize(None, self.close, exitpriority=FINALIZE_PRIORITY).cancel
+            self._exits.append(util.Finalize(None, self.close, exitpriority=FINALIZE_PRIORITY).cancel)
 
 
 _entries: list[Entry] = []

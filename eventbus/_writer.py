@@ -195,7 +195,10 @@ class Store:
             queue = self._queue
             waiting = len(queue)
             size = len(row[PAYLOAD])
-            if waiting >= MAX_ROWS or self._taken_in - self._taken_out + size > MAX_CHARACTERS:
+            if (
+                waiting + len(self._batch) >= MAX_ROWS
+                or self._taken_in - self._taken_out + size > MAX_CHARACTERS
+            ):
                 self._drop(1)
                 return
             self._taken_in += size
@@ -215,8 +218,9 @@ class Store:
             self._reason = type(error).__name__
 
     def _wait_for_commit(self) -> None:
-        if self._thread is threading.current_thread():
-            # A finalizer emits, and would wait for itself.
+        if self._has_failed or self._thread is threading.current_thread():
+            # Nobody knows for how long; or a finalizer emits, and would wait for itself.
+            self._wake()
             return
         marker = Marker(patient=False)
         self._queue.append(marker)
@@ -400,7 +404,8 @@ class Store:
                 self._drop(len(self._batch))
                 self._forget_batch()
             self._fail(error)
-            self._release_markers(written=False, patient=False)
+            if self._has_failed:
+                self._release_markers(written=False, patient=False)
             self._pause()
             return
         self._release_markers(written=True)
