@@ -373,7 +373,7 @@ class TestInterruptions:
 
     @pytest.mark.skipif(not hasattr(os, "kill"), reason="needs signals")
     def test_by_signals(self):
-        """Three hundred real ones, as fast as they are handled."""
+        """A hundred and fifty real ones, as fast as they are handled."""
         done = runs_well(
             self.SCENARIO
             + """
@@ -386,7 +386,7 @@ class TestInterruptions:
         over = threading.Event()
         def send():
             sent = 0
-            while sent < 300:
+            while sent < 150:
                 if handled == sent:
                     sent += 1
                     os.kill(os.getpid(), signal.SIGUSR1)
@@ -395,13 +395,13 @@ class TestInterruptions:
         sys.setswitchinterval(1e-5)
         sender.start()
         rounds = 0
-        while not over.is_set() or handled < 300:
+        while not over.is_set() or handled < 150:
             work()
             rounds += 1
         sender.join()
         assert 0 == drain(10)
-        assert (rounds, 300) == (seen.count(1), seen.count(2))
-        assert (rounds, 300) == (later.count(1), later.count(2))
+        assert (rounds, 150) == (seen.count(1), seen.count(2))
+        assert (rounds, 150) == (later.count(1), later.count(2))
         assert 0 == stats()["failures"]
         """
         )
