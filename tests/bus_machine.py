@@ -427,12 +427,7 @@ class Play:
 
     def handler(self, name: str, own: Own) -> Any:
         play = self
-        if own.flavor == "async":
-
-            async def fn(self: Any, event: Any) -> None:
-                await play.body((type(self).__name__, name), event, self)
-
-        elif own.flavor == "returns":
+        if own.flavor == "returns":
 
             def fn(self: Any, event: Any) -> Any:
                 return play.begin((type(self).__name__, name), event, self)
@@ -1421,7 +1416,7 @@ def one_instance_per_run(record: Record) -> Iterator[str]:
             if inside[run]:
                 # A handler that is still inside finishes with what it has.
                 limbo.add(run)
-        elif candidate is None or not is_of_run(emission, candidate) or candidate.flavor == "async":
+        elif candidate is None or not is_of_run(emission, candidate):
             continue
         elif note.stage == "called":
             cid = emission.cid or ""
@@ -1550,15 +1545,13 @@ class Hand:
         trouble = self.choose((0.0, 0.2, 0.4, 0.8))
         return [(self.choose(verbs) if self.may(trouble) else "pass", self.pick()) for _ in range(14)]
 
-    def owns(self, life: str) -> list[tuple[str, Own]]:
+    def owns(self) -> list[tuple[str, Own]]:
         owns = []
         for name in self.random.sample("abc", self.choose((1, 2, 3))):
             kind = self.choose(("on", "on", "on", "on", "override", "drop"))
             classes = tuple(self.event() for _ in range(self.choose((1, 1, 2)))) if kind == "on" else ()
-            flavors = ("sync", "sync", "sync", "async", "returns", "bare")
-            flavor = self.choose(flavors)
-            # When an instance is used is known of a call only.
-            flavor = "returns" if flavor == "async" and life == "stateful" else flavor
+            # No async method: when an instance is used is known of a call only.
+            flavor = self.choose(("sync", "sync", "sync", "returns", "returns", "bare"))
             priority = self.choose((None, None, None, 50, 300))
             owns.append((name, Own(kind, classes, priority, self.choose(WHENS), flavor)))
         return owns
@@ -1569,8 +1562,8 @@ class Hand:
         self.play.define_hook(
             self.random.randrange(4),
             bases,
-            self.owns(life),
-            self.owns(life) if self.may(0.2) else [],
+            self.owns(),
+            self.owns() if self.may(0.2) else [],
             stateful=life == "stateful",
             shared=life == "shared",
             priority=self.choose(PRIORITIES),
