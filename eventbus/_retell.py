@@ -425,10 +425,8 @@ class _Retelling:
     def _fail_handler(self, event: StoredEvent) -> None:
         handler = event.payload.get("handler")
         cls = _registry.state.channels.get(str(as_dict(event.payload.get("event")).get("channel")))
-        if cls is not None and (handler, cls.__name__) not in self._broke:
-            if _is_live(cls, handler, event.correlation_id):
-                return
-        if not self._is_cut:
+        asked_again = cls is not None and (handler, cls.__name__) not in self._broke
+        if not self._is_cut and not (asked_again and _is_live(cls, handler, event.correlation_id)):
             self._as_it_was(event)
 
 

@@ -69,9 +69,10 @@ def write(path: Path, rows: Iterable[Row]) -> Path:
         connection.executemany(
             f"INSERT INTO events ({', '.join(_schema.COLUMNS)}) VALUES ({', '.join('?' * 10)})", rows
         )
-        columns = _summary.COLUMNS
+        columns = ", ".join(_summary.COLUMNS)
+        values = ", ".join("?" * len(_summary.COLUMNS))
         connection.executemany(
-            f"INSERT INTO runs ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) {_summary.MERGE}",
+            f"INSERT INTO runs ({columns}) VALUES ({values}) {_summary.MERGE}",
             _summary.summarize(rows, first),
         )
         connection.execute("COMMIT")
