@@ -265,7 +265,8 @@ _SENSITIVE: Final = (
     rf"|{_SLASH}?windows{_SLASH}(?:win\.ini|system32|system\.ini)"
     rf"|{_SLASH}?(?:boot\.ini|web\.config)\b"
     rf"|[^\s'\";|&<>]{{0,80}}(?:{_SLASH}|(?<![\w.]))"
-    rf"(?:\.ssh{_SLASH}|id_rsa|\.aws{_SLASH}|\.env\b|\.htpasswd|\.git{_SLASH}config|\.bash_history))"
+    rf"(?:\.ssh{_SLASH}|id_rsa|\.aws{_SLASH}|\.env\b(?!\.(?:example|sample|template|dist)\b)|\.htpasswd"
+    rf"|\.git{_SLASH}config|\.bash_history))"
 )
 _IFS: Final = r"(?:[ \t]{1,8}|\$\{?IFS\}?(?:\$9)?|<)"
 _COMMAND: Final = (
@@ -286,6 +287,9 @@ _COMMAND: Final = (
     r"sleep[ \t]{1,4}\d{1,5}[smh]?[ \t]{0,8}(?:$|[;&|)#`])",
     r"ls(?:[ \t]{1,4}-[a-z]{1,6}\b|[ \t]{1,4}/|[ \t]{0,4}(?:$|[;&|)#`]))",
     r"id[ \t]{0,4}[)`]",
+    r"(?<=[\d;][;|&])id[ \t]{0,4}(?:$|[;#&])",
+    r"(?<=\d[;|&][ \t])id[ \t]{0,4}(?:$|[;#&])",
+    r"(?<=\d[ \t][;|&][ \t])id[ \t]{0,4}(?:$|[;#&])",
     r"(?:ps[ \t]{1,4}(?:aux|-ef)|netstat[ \t]{1,4}-[a-z]{1,6})\b",
     r"(?:mkfs(?:\.\w{2,5})?[ \t]|dd[ \t]{1,4}if=|mkfifo[ \t]{1,4}/|crontab[ \t]{1,4}-[lre]"
     r"|useradd[ \t]{1,4}[-\w])",
@@ -322,6 +326,7 @@ _shell = _attack(
 _GAP: Final = r"(?:[\s+]|/\*[^*]{0,40}\*/|--[ \t]?\n){1,8}+"
 _NO_GAP: Final = r"(?:[\s+(]|/\*[^*]{0,40}\*/){0,8}+"
 _QUOTE: Final = r"[\"'`\u2019]"
+_NAME: Final = r"[\w.\[\]`\"@]{1,60}+"
 _sql = (
     # A quote is closed, and what follows is always true, or always false.
     _attack(
@@ -343,7 +348,8 @@ _sql = (
             " in",
         ),
         rf"{_QUOTE}\)?{_NO_GAP}(?:or|and|\|\||&&|xor){_NO_GAP}(?:not{_GAP})?"
-        rf"(?:{_QUOTE}(?:[^'\"\s]{{0,20}}){_QUOTE}?[ ]{{0,4}}(?:=|<|>|like\b|in[ ]?\()"
+        rf"(?:{_QUOTE}(?:[^'\"\s]{{0,20}}){_QUOTE}?[ ]{{0,4}}(?:(?:=|<|>)[ ]{{0,4}}(?:{_QUOTE}|\d|\()"
+        rf"|like\b|in[ ]?\()"
         rf"|\w{{1,40}}{_GAP}like{_GAP}'%"
         rf"|\d{{1,9}}{_QUOTE}?[ ]{{0,4}}(?:=|<|>|like\b|--|#|/\*)|(?:true|false)\b"
         r"|(?:sleep|benchmark|pg_sleep|exists|ascii|substring|length)\b[ ]{0,4}\()",
@@ -351,7 +357,8 @@ _sql = (
     # A number is followed by a comparison of constants, or stands before a function that a value never calls.
     _attack(
         _any_of("=", "sleep", "benchmark", "exists", "ascii", "substr"),
-        rf"(?:\b\d{{1,12}}|\)){_GAP}(?:or|and|\|\|){_NO_GAP}\d{{1,9}}[ ]{{0,4}}=[ ]{{0,4}}\d{{1,9}}\b",
+        rf"(?:\b\d{{1,12}}|\)){_GAP}(?:(?:or|\|\|){_NO_GAP}\d{{1,9}}[ ]{{0,4}}=[ ]{{0,4}}\d{{1,9}}\b"
+        rf"|and{_GAP}\d=\d\b)",
         rf"(?:\b\d{{1,12}}|\)){_GAP}(?:or|and){_NO_GAP}(?:sleep|benchmark|pg_sleep|exists|ascii"
         rf"|substring)[ ]{{0,4}}\(",
         rf"\A\s{{0,8}}(?:or|and){_GAP}\d{{1,9}}[ ]{{0,4}}=[ ]{{0,4}}\d",
@@ -359,11 +366,19 @@ _sql = (
     # A second statement.
     _attack(
         _any_of(";"),
-        rf"(?:{_QUOTE}\)?|\b\d{{1,12}}\)?|\))[ ]{{0,4}};{_NO_GAP}(?:drop{_GAP}(?:table|database|schema"
-        rf"|view|user)"
-        rf"|delete{_GAP}from|insert{_GAP}into|update{_GAP}\w{{1,60}}{_GAP}set|alter{_GAP}(?:table|user|login)"
-        rf"|truncate{_GAP}(?:table{_GAP})?\w|create{_GAP}(?:user|table|login)|exec(?:ute)?{_GAP}|exec[ ]?\("
-        rf"|declare{_GAP}@|shutdown\b|grant{_GAP}|waitfor{_GAP}|select{_GAP})",
+        rf"(?:{_QUOTE}\)?|\b\d{{1,12}}\)?|\))[ ]{{0,4}};{_NO_GAP}(?:"
+        rf"drop{_GAP}(?:table|database|schema|view|user){_GAP}\w"
+        rf"|delete{_GAP}from{_GAP}{_NAME}{_NO_GAP}(?:;|--|#|where\b|\Z)"
+        rf"|insert{_GAP}into{_GAP}{_NAME}{_NO_GAP}(?:\(|values\b|select\b|[\w,' ]{{1,60}}\)|['\"\d])"
+        rf"|update{_GAP}{_NAME}{_GAP}set{_GAP}{_NAME}{_NO_GAP}="
+        rf"|alter{_GAP}(?:table|user|login){_GAP}{_NAME}{_GAP}(?:add|drop|modify|rename|identified|with)\b"
+        rf"|truncate{_GAP}(?:table{_GAP}\w|{_NAME}{_NO_GAP}(?:;|--))"
+        rf"|create{_GAP}(?:user|table|login){_GAP}{_NAME}{_NO_GAP}(?:\(|identified\b|with\b|as\b|;|--"
+        rf"|[a-z]{{3,8}}\)|\w{{1,40}}{_GAP}int)"
+        rf"|exec(?:ute)?{_NO_GAP}(?:xp_|sp_|master|immediate|@|['\"])"
+        rf"|declare{_GAP}@|shutdown{_NO_GAP}(?:;|--|\Z)|grant{_GAP}(?:all|select|execute|dba)\b"
+        rf"|waitfor{_GAP}(?:delay|time)"
+        rf"|select{_GAP}(?:[*@(]|\d|null\b|\w{{1,40}}\(|{_NAME}{_NO_GAP}(?:,|from\b)))",
         r";[ ]{0,4}(?:waitfor\s{1,4}delay|exec\s{1,4}(?:master\.{1,2})?(?:dbo\.)?xp_|shutdown\s{1,4}with)",
     ),
     # The rest of the statement is cut off.
@@ -458,7 +473,9 @@ _path = _attack(
 _CALL: Final = (
     r"(?:(?:alert|prompt|confirm|eval|fetch|import|atob|settimeout|string\.fromcharcode"
     r"|xmlhttprequest)\s{0,4}[(`]"
-    r"|(?:document|window)\s{0,4}[.\[]|location\s{0,4}[.=(\[]|new\s{1,4}image\b|string\.fromcharcode"
+    r"|(?:document\s{0,4}(?:\.\s{0,4}(?:cookie|location|domain|write|body|referrer)\b|\[)"
+    r"|window\s{0,4}(?:\.\s{0,4}(?:location|open|name|atob|eval|alert|fetch)\b|\[))"
+    r"|location\s{0,4}[.=(\[]|new\s{1,4}image\b|string\.fromcharcode"
     r"|this\.src\b"
     r"|(?:top|self)\[)"
 )
