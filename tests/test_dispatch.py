@@ -548,6 +548,13 @@ class TestAwaiting:
         asyncio.run(Placed.aemit())
         assert ["first", "slow begins", "slow ends", "last"] == seen
 
+    def test_what_is_no_awaitable_is_ignored(self):
+        """What a sync handler returns is not awaited, in `aemit` as in `emit`."""
+        Placed.subscribe(lambda e: "ignored")
+        with kit.strict():
+            asyncio.run(Placed.aemit())
+            Placed.emit()
+
     def test_async_handlers_are_told_by_their_result(self):
         """Partials, objects with an async call, and functions that return an awaitable are awaited."""
         import functools

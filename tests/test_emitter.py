@@ -61,6 +61,18 @@ class TestIds:
             Outer.emit(correlation_id="")
         assert ["explicit"] * 2 + ["ambient"] * 4 + [""] * 2 == [event.correlation_id for event in recorder]
 
+    def test_an_event_of_a_run_that_nobody_hears_is_not_built(self):
+        """A subscription to one run has no event of another built, nor one without a run."""
+
+        class Heard(Event):
+            pass
+
+        Heard.subscribe(print, correlation_id="run-1")
+        before = stats()["events"]
+        Heard.emit(correlation_id="run-2")
+        asyncio.run(Heard.aemit())
+        assert before == stats()["events"]
+
     def test_an_id_that_is_no_text(self):
         """It is refused where it would be used, with the fix."""
         Event.subscribe(lambda event: None)

@@ -1574,6 +1574,13 @@ class TestAsking:
         with pytest.raises(TypeError, match="read-only"):
             event["note"].append(3)
 
+    def test_built_events_are_counted(self):
+        """What is built before it is asked counts like what `emit` builds."""
+        before = stats()["events"]
+        build(Question, {})
+
+        assert 1 == stats()["events"] - before
+
     def test_positional(self):
         """Every argument has a name."""
         with pytest.raises(TypeError, match="positional"):
@@ -1637,13 +1644,13 @@ class TestAsking:
         assert 1 == len(seen)
 
     def test_one_run(self):
-        """With `correlation_id=` a function judges one run only."""
+        """With `correlation_id=` a function judges one run only; those of others are returned unjudged."""
         seen = []
         Question.subscribe(lambda event: seen.append(event.correlation_id), correlation_id="run-1")
 
-        for cid in ("run-1", "run-2", None):
-            Question.emit(correlation_id=cid)
+        asked = [Question.emit(correlation_id=cid).correlation_id for cid in ("run-1", "run-2", None)]
 
+        assert ["run-1", "run-2", None] == asked
         assert ["run-1"] == seen
 
     def test_correlation(self):

@@ -15,7 +15,7 @@ import weakref
 import blinker
 import pytest
 
-from eventbus import Event, Hook, Priority, configure, correlation, drain, on, stats
+from eventbus import Event, Hook, Priority, ProtectedEvent, configure, correlation, drain, on, stats
 from eventbus._registry import Keyed, Receiver, lock, name_of, signal_of, target_of, topic_of
 from eventbus.testing import isolated
 
@@ -26,6 +26,10 @@ class Base(Event):
 
 class Derived(Base):
     pass
+
+
+class After(ProtectedEvent):
+    reverse = True
 
 
 class TestBlinker:
@@ -395,6 +399,46 @@ class TestPlans:
         event.publish()
         assert [2, 2] == [seen.count(instance) for instance in dict.fromkeys(seen)]
         assert {"n", "correlation_id", "timestamp"} == set(vars(event))
+
+    def test_three_handlers_of_an_after_gate_share_it_too(self):
+        """They run the other way, and the instance goes with the one declared first."""
+        seen = []
+
+        class Three(Hook):
+            @on(After)
+            def first(self, event):
+                seen.append(self)
+
+            @on(After)
+            def second(self, event):
+                seen.append(self)
+
+            @on(After)
+            def third(self, event):
+                seen.append(self)
+
+        event = After.emit().publish()
+        assert [3, 3] == [seen.count(instance) for instance in dict.fromkeys(seen)]
+        assert {"correlation_id", "timestamp"} == set(vars(event))
+
+    def test_it_goes_with_the_event_when_the_last_handler_is_marked_twice(self):
+        """Two `@on` of one method that match one event are one handler."""
+        seen = []
+
+        class Twice(Hook):
+            @on(Base)
+            def first(self, event):
+                seen.append(self)
+
+            @on(Base)
+            @on(Base, when=lambda event: False)
+            def last(self, event):
+                seen.append(self)
+
+        event = Base(n=0)
+        event.publish()
+        event.publish()
+        assert [2, 2] == [seen.count(instance) for instance in dict.fromkeys(seen)]
 
     def test_the_instance_is_no_part_of_the_event(self):
         """A handler that copies or shows the event does not see the hook's instance on it."""

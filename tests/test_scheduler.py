@@ -350,6 +350,30 @@ class TestOrder:
         asyncio.run(main())
         assert [3, 2, 1] == seen
 
+    def test_an_awaited_handler_that_awaits_an_emit_does_not_wait_for_what_waits_for_it(self):
+        """An emit that an awaited handler awaits is delivered at once, whatever is scheduled before it."""
+        seen, others = [], asyncio.Event()
+
+        async def handler(event):
+            if event.number == 1:
+                await others.wait()
+            seen.append(event.number)
+
+        async def outer(event):
+            await Placed.aemit(number=2)
+            others.set()
+
+        async def main():
+            with correlation():
+                Placed.emit(number=1)
+                await asyncio.wait_for(Shipped.aemit(), LIMIT)
+                assert 0 == await adrain(LIMIT)
+
+        Placed.subscribe(handler)
+        Shipped.subscribe(outer)
+        asyncio.run(main())
+        assert [2, 1] == seen
+
     def test_an_awaited_emit_that_is_cancelled_while_it_waits_leaves_nothing(self):
         """The handler's coroutine is closed, and what was scheduled before goes on."""
         seen, others = [], asyncio.Event()

@@ -99,6 +99,19 @@ class TestInstances:
             Placed.emit(correlation_id=cid)
         assert [("a", 1), ("b", 1), ("a", 2), ("a", 3)] == seen
 
+    def test_an_event_that_nobody_hears_ends_a_run_only_if_its_class_does(self):
+        """Whether nobody listens at all, or to another run only."""
+        seen = counting()
+        for listener in (None, Shipped.subscribe(print, correlation_id="b"), None):
+            Placed.emit(correlation_id="a")
+            Shipped.emit(correlation_id="a")
+            asyncio.run(Shipped.aemit(correlation_id="a"))
+            if listener is not None:
+                Finished.subscribe(print, correlation_id="b")
+        Finished.emit(correlation_id="a")
+        Placed.emit(correlation_id="a")
+        assert [("a", 1), ("a", 2), ("a", 3), ("a", 1)] == seen
+
     def test_each_hook_has_its_own(self):
         """Two hooks of one run do not share an instance."""
         seen = []
@@ -512,6 +525,17 @@ class TestCapacity:
         Placed.emit(correlation_id="c")
         assert ("c", 1) == seen[-1]
         assert 1 == stateful.kept()
+
+    def test_an_eviction_leaves_the_run_to_other_hooks(self):
+        """What another hook keeps for an evicted run lasts until that run ends."""
+        counting(stateful_capacity=1)
+        seen = counting()
+        for cid in ("a", "b", "a"):
+            Placed.emit(correlation_id=cid)
+        assert 2 == stateful.kept()
+        Finished.emit(correlation_id="a")
+        Placed.emit(correlation_id="a")
+        assert [("a", 1), ("b", 1), ("a", 2), ("a", 1)] == seen
 
     def test_an_eviction_from_inside(self):
         """A run evicted while its handler runs leaves nothing once that is done."""

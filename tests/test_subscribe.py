@@ -165,6 +165,16 @@ class TestForms:
         subscription.cancel()
         assert "<subscription of print to Base, cancelled>" == repr(subscription)
 
+    def test_special_names_are_its_own(self):
+        """What Python or a library looks for under such a name on a function is not the subscription's."""
+
+        def handle(event):
+            pass
+
+        handle.__protocol__ = handle.plain = True
+        subscription = Base.subscribe(handle)
+        assert (True, False) == (subscription.plain, hasattr(subscription, "__protocol__"))
+
     def test_attributes_of_a_callable_do_not_disturb(self):
         """An object with attributes of the names a subscription uses is subscribed like any."""
 
@@ -858,6 +868,22 @@ class TestDefinedAgain:
 
         subscribe(1)
         subscribe(2)
+        Base.emit()
+        assert [1, 2] == seen
+
+    def test_closures_that_are_named_by_hand(self):
+        """What one statement makes again is another function, if it is a closure, whatever it is called."""
+        seen = []
+
+        def make(n):
+            def handle(event):
+                seen.append(n)
+
+            handle.__qualname__ = "handle"
+            return handle
+
+        Base.subscribe(make(1))
+        Base.subscribe(make(2))
         Base.emit()
         assert [1, 2] == seen
 
