@@ -25,6 +25,7 @@ OTHERS = {
     "_order": {"attrs"},
     "_records": {"attrs"},
     "_replay": {"attrs"},
+    "_retention": {"attrs"},
     "_pieces": {"attrs"},
     "_run": {"attrs"},
     "_frames": {"attrs"},

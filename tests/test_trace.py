@@ -4,12 +4,17 @@ The public face of the trace store.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import stored
 from stored import Counted
 
 from eventbus import Run, ToolCall, trace
 from eventbus._errors import TraceFileError
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "trace-store.md"
 
 
 def test_a_run_is_stored(tmp_path):
@@ -70,6 +75,23 @@ def test_what_means_nothing(tmp_path, monkeypatch, arguments, error, words):
         trace.start(*arguments)
 
     assert not Counted.has_receivers()
+
+
+@pytest.mark.skipif(not DOCUMENT.exists(), reason="there is no checkout beside these tests")
+def test_the_queries_of_the_documents_run(tmp_path):
+    """Plain SQL finds what the page says it finds."""
+    trace.start(tmp_path / "runs.db")
+    with Run(agent="sundae", message="hello", correlation_id="run-1") as run:
+        run.call_tools([ToolCall("call_0", "add", {"a": 1})], {"add": lambda a: a + 1})
+    trace.stop()
+    queries = re.findall(
+        r"^```sql\n(.*?)^```$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+    found = [stored.query(tmp_path / "runs.db", sql) for sql in queries]
+
+    assert [4, 1, 0, 0] == [len(rows) for rows in found]
+    assert ("add", 1) == found[1][0][:2]
 
 
 def test_without_a_store():
