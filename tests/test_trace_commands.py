@@ -185,7 +185,8 @@ class TestMoments:
     )
     def test_how_long_ago(self, text, seconds):
         """A number and a unit."""
-        ago = datetime.now(UTC) - moment(text)
+        then = moment(text)
+        ago = datetime.now(UTC) - then
         assert timedelta(seconds=seconds) <= ago < timedelta(seconds=seconds + 60)
 
     def test_utc_unless_it_says_otherwise(self):
@@ -283,7 +284,7 @@ class TestTrace:
     def test_in_full_on_a_terminal(self, rich, tmp_path):
         """Nothing of a payload is cut, or moves the cursor."""
         done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--full", "--db", str(rich)], cwd=tmp_path)
-        assert "│   metadata:" in terminal.plain(done.stdout)
+        assert re.search("│ +metadata:", terminal.plain(done.stdout))
         assert "\x1b[2J" not in done.stdout
 
     def test_html(self, rich, tmp_path):
@@ -370,8 +371,9 @@ class TestTail:
                 assert "a STEP START one\n" in process.stdout.readline()
                 write(path, [row("a", "step.started", name="two")])
                 assert "a STEP START two\n" in process.stdout.readline()
-                write(tmp_path / "next.db", [row("b", "step.started", name="three")])
-                os.replace(tmp_path / "next.db", path)
+                for name in (path, f"{path}-wal", f"{path}-shm"):
+                    os.unlink(name)
+                write(path, [row("b", "step.started", name="three")])
                 assert "b STEP START three\n" in process.stdout.readline()
                 process.send_signal(signal.SIGINT)
                 assert 130 == process.wait(30)
@@ -551,10 +553,8 @@ class TestReplay:
             order.emit(order_id="A1", correlation_id="a")
 
         traces.filled(path, emit)
-        from eventbus.testing import isolated
-
-        with isolated():
-            shown = invoke("replay", "-q", "--db", path).stdout
+        command = [sys.executable, "-m", "eventbus", "replay", "-q", "--db", str(path)]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
         assert re.search(r"event that is not registered +left out\nOrderPlaced +1\n", shown)
 
     def test_the_environment_s_store_is_not_filled(self, path):
