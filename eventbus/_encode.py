@@ -251,8 +251,8 @@ def _copy(value: Any, depth: int, budget: list[int]) -> Any:
 def _long(event: Any, shape: _Shape, redact: Redact) -> tuple[dict[str, Any], str, bool]:
     try:
         copy = plain(_read(event, shape, redact), redact=redact, limits=LIMITS)
-        # Where there was no stack left it is no dict.
-        payload = cast("dict[str, Any]", copy.value if isinstance(copy.value, dict) else {CUT: CUT})
+        # Where there was no stack left it is no dict, but a mark.
+        payload: dict[str, Any] = {CUT: CUT} if isinstance(copy.value, str) else copy.value
         try:
             text, lossy = _dumps(payload), bool(copy.lossy)
         except (TypeError, ValueError):
