@@ -523,6 +523,19 @@ class TestRecursion:
         assert expected == [number for number in seen if number > 1000]
         assert expected == [number for number in later if number > 1000]
 
+    def test_what_has_no_room_is_not_pending(self, monkeypatch):
+        """A delivery that a loop might not hear of for want of stack is a failure, and nothing is kept."""
+
+        @Placed.subscribe
+        async def handler(event):
+            raise NotImplementedError
+
+        monkeypatch.setattr("eventbus._scheduler.NEEDED_FRAMES", 1_000_000)
+        with capture(HandlerFailedEvent) as recorder:
+            Placed.emit(correlation_id="run")
+        assert [RecursionError] == [type(event.error) for event in recorder]
+        assert 0 == stats()["pending"]
+
 
 def frames_here():
     """Yield the frames that are on the stack."""
