@@ -96,7 +96,7 @@ class OpenSpans:
     def __len__(self) -> int:
         return len(self._nodes) + len(self._runs)
 
-    def knows(self, cid: str) -> bool:
+    def knows(self, cid: str | None) -> bool:
         """
         Tell whether something is open in a run.
         """

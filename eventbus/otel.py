@@ -160,6 +160,7 @@ class TelemetryHook(PolicyHook):
         self._logger = logs.get_logger(*scope)
         self._meter = meters.get_meter(*scope)
         self._spans = OpenSpans()
+        self._look()
         self._inference_duration = self._histogram(names.INFERENCE_DURATION)
         self._agent_duration = self._histogram(names.AGENT_DURATION)
         self._tool_duration = self._histogram(names.TOOL_DURATION)
@@ -194,7 +195,7 @@ class TelemetryHook(PolicyHook):
         Start the span of a run: in the call that it was started from, if there is one.
         """
         cid = event.correlation_id
-        if cid is None or self._is_off(cid):
+        if cid is None or (self._look() and not self._spans.knows(cid)):
             return
         agent = agent_name(event)
         attributes = {
@@ -215,21 +216,28 @@ class TelemetryHook(PolicyHook):
         """
         Start the span of a turn.
         """
-        self._start_in_run(TURN, event, names.TURN, {names.TURN_NUMBER: whole(event.turn)})
+        cid = self._run_of(event)
+        if cid is not None:
+            self._start_in_run(cid, TURN, event, names.TURN, {names.TURN_NUMBER: whole(event.turn)})
 
     @on(StepStartedEvent)
     def start_step(self, event: StepStartedEvent) -> None:
         """
         Start the span of a step.
         """
-        name = text(event.name, "name")
-        self._start_in_run(STEP, event, _named(names.STEP, name), {names.STEP_NAME: name})
+        cid = self._run_of(event)
+        if cid is not None:
+            name = text(event.name, "name")
+            self._start_in_run(cid, STEP, event, _named(names.STEP, name), {names.STEP_NAME: name})
 
     @on(ModelCallStartedEvent)
     def start_model_call(self, event: ModelCallStartedEvent) -> None:
         """
         Start the span of one attempt at a model call.
         """
+        cid = self._run_of(event)
+        if cid is None:
+            return
         model = text(event.model, "model")
         attributes = {
             names.OPERATION_NAME: names.CHAT,
@@ -237,13 +245,16 @@ class TelemetryHook(PolicyHook):
             names.REQUEST_MODEL: model,
             names.ATTEMPT: whole(event.attempt),
         }
-        self._start_in_run(MODEL, event, _named(names.CHAT, model), attributes)
+        self._start_in_run(cid, MODEL, event, _named(names.CHAT, model), attributes)
 
     @on(ToolCallStartedEvent)
     def start_tool_call(self, event: ToolCallStartedEvent) -> None:
         """
         Start the span of the execution of a tool.
         """
+        cid = self._run_of(event)
+        if cid is None:
+            return
         called = call_names(event.tool_call)
         attributes = {
             names.OPERATION_NAME: names.EXECUTE_TOOL,
@@ -252,8 +263,8 @@ class TelemetryHook(PolicyHook):
             **called,
         }
         name = _named(names.EXECUTE_TOOL, called[names.TOOL_NAME])
-        node = self._start_in_run(TOOL, event, name, attributes)
-        if node is not None and self.record_content and _records(node):
+        node = self._start_in_run(cid, TOOL, event, name, attributes)
+        if self.record_content and _records(node):
             arguments = content(get(event.tool_call, "input"), names.TOOL_CALL_ARGUMENTS)
             node.span.set_attribute(names.TOOL_CALL_ARGUMENTS, arguments)
 
@@ -394,23 +405,27 @@ class TelemetryHook(PolicyHook):
         """
         Tell in an event that a run was refused; it has no span.
         """
-        reason = {names.BY: text(event.by, "by"), names.REASON: text(event.reason, "reason")}
-        self._tell(event, SeverityNumber.WARN, {names.AGENT_NAME: agent_name(event), **reason})
+        if not self._look():
+            reason = {names.BY: text(event.by, "by"), names.REASON: text(event.reason, "reason")}
+            self._tell(event, SeverityNumber.WARN, {names.AGENT_NAME: agent_name(event), **reason})
 
     @on(ToolCallDeniedEvent)
     def tell_denied_call(self, event: ToolCallDeniedEvent) -> None:
         """
         Tell in an event that a tool call was refused; it has no span.
         """
-        reason = {names.BY: text(event.by, "by"), names.REASON: text(event.reason, "reason")}
-        attributes = {names.AGENT_NAME: agent_name(event), **call_names(event.tool_call), **reason}
-        self._tell(event, SeverityNumber.WARN, attributes, names.DENIED_CALLS)
+        if not self._look():
+            reason = {names.BY: text(event.by, "by"), names.REASON: text(event.reason, "reason")}
+            attributes = {names.AGENT_NAME: agent_name(event), **call_names(event.tool_call), **reason}
+            self._tell(event, SeverityNumber.WARN, attributes, names.DENIED_CALLS)
 
     @on(GateDecisionEvent)
     def tell_decision(self, event: GateDecisionEvent) -> None:
         """
         Tell in an event what a gate has decided.
         """
+        if self._look():
+            return
         attributes = {
             names.GATE: text(event.gate, "gate"),
             names.BY: text(event.by, "by"),
@@ -421,7 +436,7 @@ class TelemetryHook(PolicyHook):
             **call_names(event.tool_call),
         }
         severity = {"deny": SeverityNumber.WARN, "error": SeverityNumber.ERROR}.get(
-            str(event.action), SeverityNumber.INFO
+            str(attributes[names.ACTION]), SeverityNumber.INFO
         )
         self._tell(event, severity, attributes, names.GATE_DECISIONS)
 
@@ -430,6 +445,8 @@ class TelemetryHook(PolicyHook):
         """
         Tell in an event that a handler has raised; of what it was handling, only what that was.
         """
+        if self._look():
+            return
         attributes = {
             names.HOOK: text(event.hook, "hook"),
             names.HANDLER: text(event.handler, "handler"),
@@ -438,16 +455,18 @@ class TelemetryHook(PolicyHook):
         }
         self._tell(event, SeverityNumber.ERROR, attributes, names.HANDLER_FAILURES)
 
-    def _is_off(self, cid: str) -> bool:
-        # The API's own providers record nothing; for them, nothing is prepared and nothing kept.
-        return not self._spans.knows(cid) and all(
-            type(provider).__module__.startswith(_OF_THE_API) for provider in self._providers()
-        )
+    def _run_of(self, event: Any) -> str | None:
+        # None for what is not recorded.
+        cid: str | None = event.correlation_id
+        return None if cid is None or (self._off and not self._spans.knows(cid)) else cid
 
-    def _start_in_run(self, kind: str, event: Any, name: str, attributes: dict[str, Any]) -> Node | None:
-        cid = event.correlation_id
-        if cid is None or self._is_off(cid):
-            return None
+    def _look(self) -> bool:
+        # The API's own providers record nothing; for them, nothing is prepared and nothing kept. Asking for
+        # the global ones takes so long that it is not done at every event.
+        self._off = all(type(one).__module__.startswith(_OF_THE_API) for one in self._providers())
+        return self._off
+
+    def _start_in_run(self, cid: str, kind: str, event: Any, name: str, attributes: dict[str, Any]) -> Node:
         node = Node(cid, event.span_id, kind)
         self._start(node, self._spans.around(cid, kind), event, name, attributes)
         return node
@@ -534,12 +553,7 @@ class TelemetryHook(PolicyHook):
         self, event: Any, severity: SeverityNumber, attributes: dict[str, Any], counted: str | None = None
     ) -> None:
         cid = event.correlation_id
-        if cid is None:
-            self._emit(event.channel, event, severity, attributes, None)
-            return
-        if self._is_off(cid):
-            return
-        node = self._spans.current(cid)
+        node = None if cid is None else self._spans.current(cid)
         if counted is not None:
             self._spans.count(node, counted)
         self._emit(event.channel, event, severity, attributes, node)

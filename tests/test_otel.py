@@ -1107,7 +1107,7 @@ def run_code(code: str) -> subprocess.CompletedProcess[str]:
 
 
 PLAY = """
-from eventbus import Run, ToolCall, configure, GateDecisionEvent
+from eventbus import *
 from eventbus.otel import TelemetryHook
 
 configure(log=None)
@@ -1121,9 +1121,15 @@ class Telemetry(TelemetryHook):
         made.append(self)
 
 def play():
+    call = ToolCall("c", "lookup")
     with Run(agent="sundae", message="hi") as run, run.step("plan"):
-        run.emit(GateDecisionEvent, gate="G")
-        run.call_tools([ToolCall("c", "lookup")], lambda call: 1)
+        for _ in run.turns(limit=1):
+            run.emit(GateDecisionEvent, gate="G")
+            run.emit(ToolCallDeniedEvent, tool_call=call)
+            run.call_model(lambda messages, **settings: ModelResponse("ok"), [], model="m-1")
+            run.call_tools([call], lambda call: 1)
+    InferenceDeniedEvent.emit(correlation_id="r")
+    HandlerFailedEvent.emit(error=ValueError("no"))
 """
 
 
@@ -1153,7 +1159,8 @@ play()
 print([span.name for span in exporter.get_finished_spans()])
 """
         )
-        assert "['execute_tool lookup', 'step plan', 'invoke_agent sundae']\n" == done.stdout
+        expected = ["chat m-1", "execute_tool lookup", "turn", "step plan", "invoke_agent sundae"]
+        assert f"{expected}\n" == done.stdout
 
     def test_without_the_extra(self):
         """The ImportError names it."""
