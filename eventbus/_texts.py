@@ -4,10 +4,12 @@ The texts in a value, at any depth: handed to a function one by one, and put bac
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, cast
 
 import attrs
@@ -83,20 +85,22 @@ class Texts:
 
     Strings are texts, and so are keys, bytes, long ints and what `str` makes of an object of another kind,
     which a text replaces if it has to. Dicts, lists, tuples, sets, and attrs, dataclass and pydantic objects
-    are looked into; strings that hold a JSON object or list are, too. What holds no text that was replaced
-    stays the very object it is.
+    are looked into; strings that hold a JSON object or list are, too. Of an object that says nothing of
+    itself, the attributes are looked at, those of such objects within it not. What holds no text that was
+    replaced stays the very object it is.
 
     Attributes:
         characters: The characters of all texts so far.
         finds: How often `edit` has found something; it counts them here.
     """
 
-    __slots__ = ("characters", "clean", "edit", "finds", "values")
+    __slots__ = ("_in_silent", "characters", "clean", "edit", "finds", "values")
 
     def __init__(self, edit: Edit, clean: Clean | None = None) -> None:
         self.edit = edit
         self.clean = clean
         self.finds = 0
+        self._in_silent = False
         self.characters = 0
         self.values = 0
 
@@ -247,6 +251,8 @@ class Texts:
         if isinstance(getattr(kind, "model_fields", None), dict) and hasattr(kind, "model_copy"):
             changes = self._fields(value, kind.model_fields, path, depth, nesting)
             return value.model_copy(update=changes) if changes else value
+        if _is_silent(kind) and isinstance(getattr(value, "__dict__", None), dict):
+            return self._silent(value, path, depth, nesting)
         return self._unknown(value, path)
 
     def _fields(
@@ -260,10 +266,30 @@ class Texts:
                 changes[name] = new
         return changes
 
+    def _silent(self, value: Any, path: str, depth: int, nesting: int) -> Any:
+        # What such an object leads to may be the whole program; one of these is what a text may come in.
+        if self._in_silent:
+            return value
+        self._in_silent = True
+        try:
+            changes = self._fields(value, list(value.__dict__), path, depth, nesting)
+        finally:
+            self._in_silent = False
+        if not changes:
+            return value
+        new = copy.copy(value)
+        new.__dict__.update(changes)
+        return new
+
     def _unknown(self, value: Any, path: str) -> Any:
         text = text_of(value) if isinstance(value, BaseException) else str.__str__(str(value))
         new = self._plain_text(text, path)
         return value if new is text else new
+
+
+def _is_silent(kind: Any) -> bool:
+    says_nothing = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
+    return says_nothing or kind is SimpleNamespace
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -605,6 +605,21 @@ class TestResults:
         assert ToolResult() == execute(answer="mia@example.com")[0]
         assert () == Guardrails.violations()
 
+    def test_objects_in_the_place_of_ours(self):
+        """A result or a message of the caller's own class is redacted like one of ours."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        class Thing:
+            def __init__(self, **attributes):
+                self.__dict__.update(attributes)
+
+        result, _ = execute(answer=Thing(data={"email": "mia@example.com"}, error=None))
+        assert {"email": "[REDACTED:email]"} == result.data
+        _, [sent] = ask([Thing(role="user", content="mia@example.com")])
+        assert ("user", "[REDACTED:email]") == (sent.role, sent.content)
+
     def test_a_blocked_result_is_withheld(self):
         """The tool has been executed; its answer is the refusal, and the run goes on."""
 

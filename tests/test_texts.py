@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections import namedtuple
 from decimal import Decimal
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import attrs
@@ -109,6 +109,31 @@ def test_a_text_is_replaced(value, expected):
     assert expected == new
     if not isinstance(value, MappingProxyType | ValueError | Agent) and value != freeze(value):
         assert type(value) is type(new)
+
+
+class Plain:
+    """An object that says nothing of itself."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize("kind", [Plain, SimpleNamespace])
+def test_an_object_that_says_nothing_of_itself(kind):
+    """Its attributes are looked at; a copy of it has what is replaced, and the object stays as it was."""
+    old = kind(data={"a": ["x"]}, error=None, total=5)
+    new = louder(old)
+    assert (kind, {"a": ["X"]}, 5) == (type(new), new.data, new.total)
+    assert {"a": ["x"]} == old.data
+    assert new is louder(new)
+
+
+def test_objects_within_such_an_object_are_left():
+    """Where they lead to may be the whole program, in circles."""
+    old = Plain(text="x", parent=Plain(text="x"))
+    old.children = [old]
+    new = louder(old)
+    assert ("X", "x", old) == (new.text, new.parent.text, new.children[0])
 
 
 def test_a_pydantic_object_is_copied():
