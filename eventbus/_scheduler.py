@@ -177,7 +177,7 @@ class Scheduler:
         """
         try:
             needs_stack(NEEDED_FRAMES)
-        except RecursionError:  # pragma: no cover - nor has a tracer room here
+        except RecursionError:
             # Before anything is noted: half a delivery would be pending for ever.
             discard(awaitable)
             raise
