@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from bus_machine import INVARIANTS, VIEWS, BusMachine
+from bus_invariants import INVARIANTS, VIEWS
+from bus_machine import BusMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from seeded_bugs import BUGS
