@@ -937,6 +937,26 @@ class TestListenersOfBlinker:
         assert [Placed.signal, Shipped.signal] * 2 == news
         assert ["earlier"] * 2 + ["later"] * 2 == seen
 
+    def test_what_a_later_definition_adds_counts_with_the_rest(self):
+        """A handler that is connected first waits for the others."""
+        seen = []
+
+        def listener(signal, **_):
+            Placed.emit()
+
+        run(self.SOURCE, seen=seen, __tag__="earlier", __stateful__=False)
+        Placed.signal.receiver_connected.connect(listener)
+        run(
+            self.SOURCE.rstrip()
+            + "\n            @on(Placed)\n            def more(self): seen.append('more')",
+            seen=seen,
+            __tag__="later",
+            __stateful__=False,
+        )
+        assert ["earlier"] * 2 == seen
+        Placed.emit()
+        assert ["later", "more"] == seen[2:]
+
     def test_a_hook_that_a_listener_unregisters_stays_so(self):
         """What was decided last holds, though the connecting had begun before."""
         seen, defined = [], []
