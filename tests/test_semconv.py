@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, exception_attributes
 
 from eventbus import _semconv as names
@@ -31,6 +30,12 @@ def known(module):
 
 def test_they_are_the_conventions():
     """Every attribute outside our own namespace is one of OpenTelemetry's."""
+    gen_ai_attributes = pytest.importorskip(
+        "opentelemetry.semconv._incubating.attributes.gen_ai_attributes",
+        reason="this version of the package has no names of these conventions any more",
+    )
+    if not hasattr(gen_ai_attributes, "GEN_AI_USAGE_REASONING_OUTPUT_TOKENS"):
+        pytest.skip("this version of the package does not have all of these conventions")
     theirs = {name for name in ATTRIBUTES | SETTINGS if not name.startswith("eventbus.")}
     convention = known(gen_ai_attributes) | known(error_attributes) | known(exception_attributes)
     assert NEWER == theirs - convention

@@ -75,6 +75,16 @@ def test_without_context(spans):
     assert (turn, run, turn, None) == contextvars.Context().run(look)
 
 
+def test_runs_that_take_turns_on_one_thread(spans):
+    """What is current of another run is passed over, for calls as for runs."""
+    one = opened(spans, RUN, cid="one")
+    opened(spans, RUN, cid="two")
+    assert one is spans.around("one", TOOL)
+    assert one is spans.around_run("three", "one")
+    assert one is spans.current("one")
+    assert spans.around_run("three", None) is None
+
+
 def test_nobody_s_run(spans):
     """What is open in a run whose start nobody told is closed with it, and it goes with the last of them."""
     first, second = opened(spans, STEP, "1"), opened(spans, STEP, "2")
