@@ -101,8 +101,10 @@ def faulty(monkeypatch, fault) -> None:
             super().rollback()
 
         def close(self):
-            fault("close")
-            super().close()
+            try:
+                fault("close")
+            finally:
+                super().close()
 
     monkeypatch.setattr(_schema, "Connection", Faulty)
 
@@ -126,7 +128,7 @@ def start(code: str, *arguments: Any, env: dict[str, str] | None = None, **optio
         env or {}
     )
     return subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + code, *map(str, arguments)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + code, *map(str, arguments)],
         env=merged,
         text=True,
         stdout=subprocess.PIPE,

@@ -145,7 +145,7 @@ EVENTS = (
 
 
 @given(st.sets(st.integers(1, len(EVENTS) - 1)))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_batches_add_up(cuts):
     """However the events are cut into batches, the table says the same in the end."""
     import tempfile
