@@ -14,12 +14,14 @@ It needs the extra: `pip install 'eventbus[otel]'`.
 
 from typing import Any
 
+# First, because it says what to install where OpenTelemetry is missing.
+from eventbus.otel import TelemetryHook  # isort: skip
+
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from eventbus import ModelResponse, Run, ToolCall, configure
-from eventbus.otel import TelemetryHook
 
 exporter = InMemorySpanExporter()
 provider = TracerProvider()
