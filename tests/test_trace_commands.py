@@ -19,7 +19,7 @@ import pytest
 import terminal
 import traces
 from click.testing import CliRunner
-from recordings import AIRLINE, REFUNDS, needs_airline
+from recordings import AIRLINE, REFUNDS, ROOT, needs_airline
 from traces import row, run_rows, write
 
 from eventbus import Event, configure, parse_line, trace
@@ -166,7 +166,7 @@ class TestRuns:
 
     def test_on_a_terminal(self, rich, tmp_path):
         """A table of its width; ids that are cut can be given to `trace`."""
-        done = on_terminal("runs", "--db", rich, cwd=tmp_path)
+        done = on_terminal("runs", "--db", rich, cwd=ROOT)
         lines = done.stdout.splitlines()
         assert terminal.WIDTH >= max(map(len, lines))
         assert any(line.startswith("rich-1 ") and "completed" in line for line in lines)
@@ -273,7 +273,7 @@ class TestTrace:
 
     def test_on_a_terminal(self, rich, tmp_path):
         """Within its width, notes wrapped under what they are about; no control character of a payload."""
-        done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--db", str(rich)], cwd=tmp_path)
+        done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--db", str(rich)], cwd=ROOT)
         lines = terminal.plain(done.stdout).splitlines()
         assert terminal.WIDTH >= max(map(len, lines))
         assert any(re.search(r"│ ├ step tools", line) for line in lines)
@@ -283,7 +283,7 @@ class TestTrace:
 
     def test_in_full_on_a_terminal(self, rich, tmp_path):
         """Nothing of a payload is cut, or moves the cursor."""
-        done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--full", "--db", str(rich)], cwd=tmp_path)
+        done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--full", "--db", str(rich)], cwd=ROOT)
         assert re.search("│ +metadata:", terminal.plain(done.stdout))
         assert "\x1b[2J" not in done.stdout
 
@@ -355,18 +355,18 @@ class TestTail:
 
     def test_on_a_terminal(self, rich, tmp_path):
         """In colours, and no control character of a payload."""
-        done = terminal.run(["-m", "eventbus", "tail", "-n", "1000", "--db", str(rich)], cwd=tmp_path)
+        done = terminal.run(["-m", "eventbus", "tail", "-n", "1000", "--db", str(rich)], cwd=ROOT)
         assert "\x1b[31m" in done.stdout
         assert "\x1b[2J" not in done.stdout
 
     def test_following(self, path, tmp_path):
         """It waits for a store, follows it, goes on with the one that replaces it, and ends with Ctrl-C."""
-        command = [sys.executable, "-u", "-m", "eventbus", "tail", "-f"]
+        command = [sys.executable, "-u", "-m", "eventbus", "tail", "-f", "--db", str(path)]
         with subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
             try:
-                assert "Waiting for eventbus.db ...\n" == process.stderr.readline()
+                assert f"Waiting for {path} ...\n" == process.stderr.readline()
                 write(path, [row("a", "step.started", name="one")])
                 assert "a STEP START one\n" in process.stdout.readline()
                 write(path, [row("a", "step.started", name="two")])
@@ -384,13 +384,15 @@ class TestTail:
     def test_following_begins_with_the_last(self, path, tmp_path, before):
         """`-n` of them, and then what comes; of an empty store, everything."""
         write(path, [row("a", "step.started", name=f"old{n}") for n in range(before)])
-        command = [sys.executable, "-u", "-m", "eventbus", "tail", "-f", "-n", "1"]
-        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        command = [sys.executable, "-u", "-m", "eventbus", "tail", "-f", "-n", "1", "--db", str(path)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             try:
                 if before:
                     assert "a STEP START old2\n" in process.stdout.readline()
                 write(path, [row("b", "step.started", name="later")])
                 assert "b STEP START later\n" in process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+                assert 130 == process.wait(30)
             finally:
                 process.kill()
 
@@ -425,7 +427,7 @@ class TestGrep:
 
     def test_on_a_terminal(self, rich, tmp_path):
         """Where the line does not show it, what is around it does; progress is gone at the end."""
-        done = on_terminal("grep", '"delta"', "--db", rich, cwd=tmp_path)
+        done = on_terminal("grep", '"delta"', "--db", rich, cwd=ROOT)
         assert "EVENT InferenceChunkEvent" in done.stdout
         assert '"chunk": {"delta": "x"}' in done.stdout
         assert "searching" in done.stderr
@@ -443,16 +445,14 @@ class TestGrep:
                 return True
             return False
 
-        done = terminal.run(["-m", "eventbus", "grep", "here"], cwd=tmp_path, meanwhile=stop)
+        done = terminal.run(["-m", "eventbus", "grep", "here", "--db", str(path)], cwd=ROOT, meanwhile=stop)
         assert done.status in {0, 130}
         assert "STEP START" in terminal.plain(done.stdout)
 
     def test_a_reader_that_goes_away(self, rich, tmp_path):
         """Nobody is told of it."""
         command = f"{sys.executable} -m eventbus tail -n 1000 --db {rich} | head -1"
-        done = subprocess.run(
-            ["sh", "-c", command], cwd=tmp_path, capture_output=True, timeout=60, check=False
-        )
+        done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, timeout=60, check=False)
         assert b"" == done.stderr
 
 
@@ -493,7 +493,7 @@ class TestStats:
 
     def test_on_a_terminal(self, rich, tmp_path):
         """A table of its width."""
-        done = on_terminal("stats", "--db", rich, cwd=tmp_path)
+        done = on_terminal("stats", "--db", rich, cwd=ROOT)
         assert terminal.WIDTH >= max(map(len, done.stdout.splitlines()))
         assert "quick check" in done.stdout
         assert re.search(r"\nboom  +1  +1 ", done.stdout)
@@ -607,7 +607,7 @@ class TestReplay:
     def test_progress_on_a_terminal(self, path, tmp_path):
         """By runs."""
         invoke("replay", "-q", REFUNDS, "--trace", path)
-        done = on_terminal("replay", "-q", "--db", path, cwd=tmp_path)
+        done = on_terminal("replay", "-q", "--db", path, cwd=ROOT)
         assert "replaying" in done.stderr
         assert "runs: 5" in done.stderr
 
