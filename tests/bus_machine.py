@@ -54,7 +54,7 @@ class Hand:
     def owns(self) -> list[tuple[str, Own]]:
         owns = []
         for name in self.random.sample("abc", self.choose((1, 2, 3))):
-            kind = self.choose(("on", "on", "on", "on", "override", "drop"))
+            kind = self.choose(("on", "on", "on", "override", "drop"))
             classes = tuple(self.event() for _ in range(self.choose((1, 1, 2)))) if kind == "on" else ()
             # No async method: when an instance is used is known of a call only.
             flavor = self.choose(("sync", "sync", "sync", "returns", "returns", "bare"))
@@ -124,7 +124,8 @@ class BusMachine(RuleBasedStateMachine):
             hand.subscribe()
         for _ in range(3):
             hand.define_hook()
-        hand.define_event()
+        for _ in range(2):
+            hand.define_event()
         for _ in range(3):
             hand.emit()
 
