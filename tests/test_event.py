@@ -835,6 +835,7 @@ class TestRefusedClasses:
             (Event, {"total": functools.cached_property(lambda self: 1)}),
             (Event, {"__slots__": ("total",)}),
             (Base, {}),
+            (Base, {"total": 0}),
         ]
         for base, body in bodies:
             with pytest.raises(
