@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import tempfile
 import time
+import urllib.parse  # noqa: F401 - pathlib imports it at need, when a process may have given up the right to
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
