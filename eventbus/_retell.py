@@ -31,7 +31,7 @@ from ._order import (
     deny_tool,
     end,
     judge_tool,
-    start,
+    step,
     tell,
 )
 from ._reader import StoredEvent
@@ -46,9 +46,7 @@ from .catalog import (
     InferenceGeneratedEvent,
     ModelCallFailedEvent,
     ModelCallStartedEvent,
-    StepCompletedEvent,
     StepFailedEvent,
-    StepStartedEvent,
     ToolCallCompletedEvent,
     ToolCallDeniedEvent,
     ToolCallFailedEvent,
@@ -387,16 +385,16 @@ class _Retelling:
             drive(answer_tool(run, judged, result, payload.get("answered_by")))
 
     def _start_step(self, event: StoredEvent, run: Run) -> None:
-        fields = {"name": event.payload.get("name")}
-        span_id = drive(start(run, StepStartedEvent, StepFailedEvent, fields))
-        self._opened[event.span_id] = _Open(span_id, nothing())
+        self._opened[event.span_id] = self._asked(run, step(run, event.payload.get("name", "")))
 
-    def _end_step(self, event: StoredEvent, run: Run) -> None:
+    def _end_step(self, event: StoredEvent, _run: Run) -> None:
         opened = self._opened.pop(event.span_id, None)
         if opened is None:
             self._as_it_was(event)
-        else:
-            self._close(event, run, opened, StepCompletedEvent)
+            return
+        failed = event.channel == StepFailedEvent.channel
+        outcome = Raised(_error_of(event)) if failed else None
+        advance(opened.script, partial(opened.script.send, outcome))
 
     def _decide(self, event: StoredEvent) -> None:
         gate, action = str(event.payload.get("gate")), event.payload.get("action")
@@ -486,13 +484,6 @@ def _error_of(event: StoredEvent) -> BaseException:
 
 def _is_live(cls: Any, handler: object, cid: str | None) -> bool:
     return any(receiver.name == handler for _, _, receiver in topic_of(cls).plan_for(cid))
-
-
-def nothing() -> Script[None]:
-    """
-    Do nothing: the script of a start that nobody judges.
-    """
-    yield from ()
 
 
 def _unhurried(script: Script[T]) -> Script[T]:

@@ -247,13 +247,12 @@ def _shower(lines: bool) -> Callable[[StoredEvent], None]:
 
 def _follow(path: Path, count: int, show: Callable[[StoredEvent], None]) -> None:
     last: int | None = None
-    told = False
+    if not path.exists():
+        click.echo(f"Waiting for {escape(str(path))} ...", err=True)
+        # Of the one that will be there, everything is new.
+        last = 0
     while True:
         if not path.exists():
-            if not told:
-                click.echo(f"Waiting for {escape(str(path))} ...", err=True)
-            # Of the one that will be there, everything is new.
-            told, last = True, 0
             time.sleep(POLL)
             continue
         with reading(path) as reader:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import attrs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -284,10 +283,8 @@ def show_event(event: StoredEvent, found: str | None = None) -> None:
     head, cid, rest = (*line.split(" ", 2), "", "")[:3]
     text = Text.assemble((head, "dim"), " ", (cid, "cyan"), " ", (rest, _STYLES.get(level_of(event), "")))
     _put_whole(text, found)
-    if found is not None and found.lower() not in line.lower():
-        excerpt = _around(event, found)
-        if excerpt:
-            _put_whole(Text(f"    {excerpt}", "dim"), found)
+    if found is not None and found.lower() not in line.lower() and (excerpt := _around(event, found)):
+        _put_whole(Text(f"    {excerpt}", "dim"), found)
 
 
 def _put_whole(text: Text, found: str | None) -> None:
@@ -300,7 +297,7 @@ def _put_whole(text: Text, found: str | None) -> None:
 
 
 def _around(event: StoredEvent, found: str) -> str:
-    stored = json.dumps(event.payload, ensure_ascii=False)
+    stored = json.dumps(event.payload, ensure_ascii=False, separators=(",", ":"))
     for wanted in (found, json.dumps(found, ensure_ascii=False)[1:-1]):
         place = stored.lower().find(wanted.lower())
         if place >= 0:
@@ -368,10 +365,8 @@ def show_stats(stats: TraceStats) -> None:
 
 
 def _bytes(size: int) -> str:
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} B"
+    unit, factor = ("GB", 1e9) if size >= 1e9 else ("MB", 1e6) if size >= 1e6 else ("kB", 1e3)
+    return f"{size / factor:.1f} {unit}"
 
 
 @contextmanager
@@ -397,10 +392,3 @@ def reading_progress(what: str) -> Generator[Told | None]:
             bar.update(task, completed=done, total=total)
 
         yield tell
-
-
-def as_rows(runs: Iterable[StoredRun]) -> list[dict[str, Any]]:
-    """
-    Return runs as JSON can hold them.
-    """
-    return [attrs.asdict(run) for run in runs]

@@ -187,6 +187,29 @@ class TestTheSame:
             first.unlink()
             second.unlink()
 
+    @pytest.mark.parametrize("live", [False, True])
+    def test_a_shadow_that_raised(self, paths, live):
+        """It changed nothing then; where it is live, it fails once more, and once only."""
+        first, second = paths
+
+        def define():
+            class Shadow(Hook):
+                shadow = True
+
+                @on(BeforeToolCallEvent, AfterToolCallEvent)
+                def judge(self, event):
+                    raise ValueError("no")
+
+        def emit():
+            define()
+            with Run("sundae", correlation_id="a") as run:
+                run.call_tools([ToolCall("c1", "lookup")], traces.tools())
+
+        happened(first, emit)
+        if live:
+            define()
+        assert stored(first) == told_again(first, into=second)
+
     def test_a_model_that_was_refused_or_answered_by_a_gate(self, paths):
         """What it was to be sent is not known, so its gates are not asked again."""
         first, second = paths

@@ -429,9 +429,19 @@ class TestGrep:
         """Where the line does not show it, what is around it does; progress is gone at the end."""
         done = on_terminal("grep", '"delta"', "--db", rich, cwd=ROOT)
         assert "EVENT InferenceChunkEvent" in done.stdout
-        assert '"chunk": {"delta": "x"}' in done.stdout
+        assert '"chunk":{"delta":"x"}' in done.stdout
         assert "searching" in done.stderr
         assert 0 == done.status
+
+    @pytest.mark.parametrize(
+        ("text", "shown"),
+        [('say "hi"', r'"text":{"a":"say \"hi\""}'), ("shop.order", "EVENT Order\n"), ("a STEP", None)],
+    )
+    def test_what_is_shown_around(self, path, text, shown):
+        """As JSON has it; nothing, where it is no payload that has it."""
+        write(path, [row("a", "shop.order", event_name="Order", text={"a": 'say "hi"'})])
+        done = on_terminal("grep", text, "--db", path, cwd=ROOT)
+        assert shown in done.stdout if shown else (1, "") == (done.status, done.stdout)
 
     def test_ctrl_c(self, path, tmp_path):
         """It ends with 130, and what was found has been shown."""
@@ -498,15 +508,27 @@ class TestStats:
         assert "quick check" in done.stdout
         assert re.search(r"\nboom  +1  +1 ", done.stdout)
 
+    def test_of_an_empty_store_on_a_terminal(self, path):
+        """There is no table of tools."""
+        done = on_terminal("stats", "--db", write(path, []), cwd=ROOT)
+        assert "p95" not in done.stdout
+        assert re.search(r"size +\d+\.\d [kM]B", done.stdout)
+
     def test_a_check_that_finds_damage(self, path):
         """What it says is shown, and the status is that of unusable input."""
         write(path, run_rows("a"))
-        with sqlite3.connect(path) as other:
-            other.execute("PRAGMA writable_schema = ON")
-            other.execute("UPDATE sqlite_master SET rootpage = 5 WHERE name = 'events_by_tool'")
-        other.close()
-        done = CliRunner().invoke(cli, ["stats"])
-        assert 2 == done.exit_code
+        swaps = [("timestamp REAL NOT NULL", "timestamp REAL"), ("timestamp REAL", "timestamp REAL NOT NULL")]
+        for old, new in swaps:
+            with sqlite3.connect(path) as other:
+                other.execute("PRAGMA writable_schema = ON")
+                changed = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'losses'"
+                other.execute(changed, (old, new))
+            other.close()
+            with sqlite3.connect(path) as other:
+                if "NOT NULL" in old:
+                    other.execute("INSERT INTO losses (count, reason) VALUES (1, 'x')")
+            other.close()
+        assert "NULL value in losses.timestamp" in invoke("stats", status=2).stdout
 
 
 class TestReplay:
