@@ -10,10 +10,10 @@ import sqlite3
 import stat
 import tempfile
 import time
-import urllib.parse  # noqa: F401 - pathlib imports it at need, when a process may have given up the right to
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from ._errors import TraceFileError
 
@@ -225,7 +225,8 @@ def _connect(
 ) -> sqlite3.Connection:
     # Never a mode that creates: SQLite would do that with what the umask leaves.
     return sqlite3.connect(
-        f"{Path(path).as_uri()}?mode={mode}",
+        # Not `as_uri`, which imports at need what a process may have given up the right to read.
+        f"file:///{quote(os.fsencode(Path(path).as_posix()).lstrip(b'/'), safe='/:')}?mode={mode}",
         uri=True,
         timeout=timeout,
         isolation_level=None,
