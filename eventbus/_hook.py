@@ -631,7 +631,7 @@ def _check_replaces(cls: type[Hook], key: Hashable, handlers: list[Handler]) -> 
     if is_abstract(cls):
         return
     if not cls.__dict__.get("replaces"):
-        for entry in _entries_above(cls):
+        for entry in _entries(_keys_above(cls)):
             if entry.live and entry.has_gates:
                 msg = (
                     f"{cls.__qualname__} would retire {entry.cls.__qualname__}, whose gates guard runs; "
@@ -661,9 +661,9 @@ def _keys_above(cls: type) -> Iterable[Hashable]:
     return dict.fromkeys(base.__dict__[_KEY] for base in cls.__mro__[1:] if _KEY in base.__dict__)
 
 
-def _entries_above(cls: type) -> list[HookEntry]:
+def _entries(keys: Iterable[Hashable]) -> list[HookEntry]:
     hooks_ = _registry.state.hooks
-    return [hooks_[key] for key in _keys_above(cls) if key in hooks_]
+    return [hooks_[key] for key in keys if key in hooks_]
 
 
 def _live_below(key: Hashable) -> list[HookEntry]:
@@ -683,13 +683,16 @@ def _put(cls: type[Hook], handlers: list[Handler], changes: Changes) -> None:
     if entry is None:
         entry = HookEntry(key, cls, next_order())
         _registry.state.hooks[key] = entry
-    else:
-        entry.wanted = False
-        _settle(entry, changes, is_told=False)
+    before: Iterable[Hashable] = ()
+    if entry.live:
+        # In one step: a base that comes back in between would retire what lives above it.
+        before = _keys_above(entry.cls)
+        entry.live = False
+        entry.disconnect(changes)
     entry.cls = cls
     entry.handlers = handlers
     entry.wanted = not is_abstract(cls)
-    _settle(entry, changes)
+    _settle(entry, changes, before=before)
 
 
 def _undo(cls: type[Hook]) -> None:
@@ -712,18 +715,23 @@ def _undo(cls: type[Hook]) -> None:
     changes.carry_out()
 
 
-def _settle(entry: HookEntry, changes: Changes, *, is_told: bool = True) -> None:
-    # Make the entry live or not, as it should be, and with it the classes it specialises.
+def _settle(
+    entry: HookEntry, changes: Changes, *, before: Iterable[Hashable] = (), is_told: bool = True
+) -> None:
+    # Make the entry live or not, as it should be, and with it the classes it specialises; and those `before`
+    # that it specialised until now.
     live = entry.wanted and not _registry.state.live_below[entry.key]
-    if live == entry.live:
-        return
-    entry.live = live
-    if live:
-        entry.connect(changes)
-    else:
-        entry.disconnect(changes)
-    _registry.state.live_below.update(dict.fromkeys(_keys_above(entry.cls), 1 if live else -1))
-    for other in _entries_above(entry.cls):
+    above = dict.fromkeys(before, -1)
+    if live != entry.live:
+        entry.live = live
+        if live:
+            entry.connect(changes)
+        else:
+            entry.disconnect(changes)
+        for key in _keys_above(entry.cls):
+            above[key] = above.get(key, 0) + (1 if live else -1)
+    _registry.state.live_below.update(above)
+    for other in _entries(above):
         was_live = other.live
         _settle(other, changes, is_told=is_told)
         if is_told and was_live and not other.live:

@@ -219,7 +219,7 @@ def a_change_counts_in_the_middle_of_a_delivery():
 
 @bug("hooks_shows_what_is_registered")
 def a_specialised_hook_stays_live():
-    return put(_hook, "_entries_above", lambda cls: [])
+    return put(_hook, "_entries", lambda keys: [])
 
 
 @bug("hooks_shows_what_is_registered")

@@ -1676,6 +1676,27 @@ class TestDefiningAgain:
         Placed.emit()
         assert [("old", True), ("new", True)] == seen
 
+    def test_a_subclass_defined_again_leaves_what_is_above_its_base_alone(self):
+        """No base comes back for a moment, which would retire others and lose what they keep for runs."""
+        seen = []
+
+        class Root(Hook):
+            stateful = True
+
+            @on(Placed)
+            def audit(self):
+                self.count = getattr(self, "count", 0) + 1
+                seen.append(self.count)
+
+        leaf = "class Leaf(Base): ..."
+        base = run("class Base(Hook): ...\n" + leaf)["Base"]
+        run("class Base(Root): ...", Root=Root)
+        assert {"Root": "live", "Base": "retired", "Leaf": "live"} == states()
+        Placed.emit(correlation_id="a")
+        run(leaf, Base=base)
+        Placed.emit(correlation_id="a")
+        assert [1, 2] == seen
+
     def test_a_base_defined_again_where_only_its_subclass_is_known(self):
         """A bus that never had the earlier definition knows that its live subclass specialises it."""
         source = "class Base(Hook):\n    @on(Placed)\n    def audit(self): ..."
