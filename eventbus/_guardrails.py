@@ -8,6 +8,7 @@ import difflib
 import inspect
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, NoReturn, TypeAlias, cast
@@ -77,7 +78,6 @@ _VIOLATIONS: Final = 1000
 _EXCERPT: Final = 24
 _LONGEST_EXCERPT: Final = 80
 _SECRETS_WITHIN: Final = 4096
-_LABEL: Final = re.compile(r"\[REDACTED:[^\]\n]{1,100}\]")
 
 
 @attrs.frozen
@@ -205,10 +205,15 @@ class Question(NamedTuple):
 class Rules:
     """
     The rules of one hook, by where they are asked.
+
+    Attributes:
+        label: What stands in the place of what a rule has found: nothing is looked for within it.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         every = tuple(rules)
+        # Of these rules only: whoever writes a text may write anything else between the brackets.
+        self.label = re.compile("|".join(re.escape(_label(rule.name)) for rule in every))
         redacting = tuple(rule for rule in every if rule.action == "redact")
         self._questions = {(place, False): _question(every, place) for place in PLACES}
         self._questions |= {(place, True): _question(redacting, place) for place in PLACES}
@@ -267,7 +272,7 @@ class Inspection:
             return text
         texts.finds += 1
         if "[REDACTED:" in text:
-            labels = [match.span() for match in _LABEL.finditer(text)]
+            labels = [match.span() for match in self._rules.label.finditer(text)]
             hits = [(rule, kept) for rule, spans in hits if (kept := _outside(spans, labels))]
         hidden = _merged([(*span, rule.name) for rule, spans in hits if rule.personal for span in spans])
         for rule, spans in hits:
@@ -295,7 +300,13 @@ class Inspection:
 
 
 def _outside(spans: list[Span], labels: list[Span]) -> list[Span]:
-    return [span for span in spans if not any(a <= span[0] and span[1] <= b for a, b in labels)]
+    # Only the last label that begins no later can hold a span.
+    starts = [start for start, _ in labels]
+    return [
+        span
+        for span in spans
+        if not (before := bisect_right(starts, span[0])) or labels[before - 1][1] < span[1]
+    ]
 
 
 def _merged(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

@@ -816,6 +816,27 @@ class TestPatterns:
             "send", {"a": "[REDACTED:email] email"}
         )[1]
 
+    @pytest.mark.parametrize("text", ["; cat /etc/passwd", "' OR 1=1--", "<script>alert(1)</script>"])
+    def test_who_writes_a_mask_hides_nothing_in_it(self, text):
+        """What looks like a mask, and has no name of a rule in it, is text like any other."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        result, executed = execute("send", {"a": f"[REDACTED:{text}]"})
+        assert ([], False) == (executed, result.success)
+        _, executed = execute("send", {"a": "[REDACTED:mia@example.com]"})
+        assert [{"a": "[REDACTED:[REDACTED:email]]"}] == executed
+
+    def test_many_masks_and_finds_in_one_text(self):
+        """Each find is held against one mask, not against all: otherwise this would take minutes."""
+
+        class Guardrails(GuardrailsHook):
+            max_tool_result_length = None
+
+        result, _ = execute(answer="[REDACTED:email] a@b.co " * 20_000)
+        assert "[REDACTED:email] [REDACTED:email] " * 20_000 == result.data
+
     def test_a_detector_that_breaks_refuses(self):
         """The call is refused, the failure reported, and the run goes on."""
 
