@@ -38,6 +38,7 @@ from ._readonly import thaw
 from ._redact import mask_text
 from ._report import report_failure
 from ._texts import Clean, Texts, TooLargeError
+from ._verdict import name_of
 from .gates import (
     AfterToolCallEvent,
     ApproveToolCallEvent,
@@ -585,7 +586,7 @@ class GuardrailsHook(PolicyHook):
         return "arguments", new
 
     def _check(self, event: ApproveToolCallEvent, seen: Inspection) -> tuple[str, Any]:
-        name = str(event.tool_call.name)
+        name = name_of(event.tool_call)
         if name in self.block_tools:
             seen.note(BLOCKED_TOOL, self._action_of(BLOCKED_TOOL), f"the tool {name!r} is blocked", "tool")
         elif self.allow_only_tools is not None and name not in self.allow_only_tools:
@@ -658,7 +659,7 @@ class GuardrailsHook(PolicyHook):
             violation = attrs.evolve(
                 found,
                 gate=type(event).__name__,
-                tool=None if call is None else str(call.name),
+                tool=None if call is None else name_of(call),
                 correlation_id=event.correlation_id,
             )
             self._violations.add(violation)

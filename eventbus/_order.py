@@ -31,7 +31,7 @@ from ._steps import (
     passed,
     performed,
 )
-from ._verdict import author_of, decision, refusal_of, seconds_of, settings_of, text_of, was_written
+from ._verdict import author_of, decision, name_of, refusal_of, seconds_of, settings_of, text_of, was_written
 from .catalog import (
     CatalogEvent,
     GateDecisionEvent,
@@ -407,7 +407,7 @@ def as_call(run: RunBase, call: ToolCallLike) -> ToolCall:
     arguments = as_arguments(call.input)
     if isinstance(call, ToolCall) and call.id and arguments is call.input:
         return call
-    return ToolCall(str(call.id) if call.id else run.next_call_id(), str(call.name), arguments)
+    return ToolCall(str(call.id) if call.id else run.next_call_id(), name_of(call), arguments)
 
 
 def as_arguments(value: Any) -> Any:

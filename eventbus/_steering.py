@@ -36,7 +36,7 @@ from ._policy import (
 from ._priority import Priority
 from ._report import AwaitableWrapper, report_failure
 from ._retrying import is_blank
-from ._verdict import shown, text_of
+from ._verdict import name_of, shown, text_of
 from .gates import AfterModelCallEvent, ApproveToolCallEvent
 from .values import ModelResponse, RunInfo, ToolCall
 
@@ -314,7 +314,7 @@ def _handler_of(event: Gate) -> str:
 
 
 def _subject_of(event: Gate) -> str:
-    return str(event.tool_call.name) if isinstance(event, ApproveToolCallEvent) else "this response"
+    return name_of(event.tool_call) if isinstance(event, ApproveToolCallEvent) else "this response"
 
 
 def _withhold(event: AfterModelCallEvent, text: str, *, again: bool) -> None:
@@ -400,7 +400,7 @@ class SteeringHook(PolicyHook):
         """
         Judge a tool call, with the arguments as they will be executed.
         """
-        call = ToolCall(str(event.tool_call.id), str(event.tool_call.name), event.arguments)
+        call = ToolCall(str(event.tool_call.id), name_of(event.tool_call), event.arguments)
         calls = self._calls.add(event.correlation_id, call)
         if event.denied:
             return None
@@ -499,7 +499,7 @@ class SteeringHook(PolicyHook):
             SteeringDecision(
                 action=action,
                 reason=None if reason is None else reason[:_LONGEST],
-                tool=None if call is None else str(call.name),
+                tool=None if call is None else name_of(call),
                 call_id=None if call is None else str(call.id),
                 correlation_id=event.correlation_id,
                 error=error,

@@ -77,6 +77,14 @@ def text_of(error: BaseException) -> str:
         return type(error).__name__
 
 
+def name_of(call: Any) -> str:
+    """
+    Return the name of the tool that a call asks for, as tools are found by it.
+    """
+    # What `str` makes of a member of an enum is no name of a tool, and yet it finds the tool.
+    return str.__str__(call.name) if isinstance(call.name, str) else str(call.name)
+
+
 def shown(value: object) -> str:
     """
     Return a value as an error shows it; never fails.

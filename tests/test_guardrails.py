@@ -5,11 +5,13 @@ GuardrailsHook: what its rules refuse, redact and let pass, in runs as users wri
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import re
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -47,6 +49,13 @@ from eventbus.policies import (
     GuardrailsHook,
 )
 from eventbus.testing import capture
+
+
+class ToolName(str, enum.Enum):  # noqa: UP042 - a StrEnum is its own name, and this is not
+    """Names of tools as a caller may keep them."""
+
+    SHELL = "shell"
+
 
 CARD = "4111 1111 1111 1111"
 
@@ -101,6 +110,21 @@ class TestTools:
             violation.tool,
             violation.correlation_id,
         )
+
+    @pytest.mark.parametrize(
+        "asked", [ToolCall("", ToolName.SHELL), SimpleNamespace(id="", name=ToolName.SHELL, input={})]
+    )
+    @pytest.mark.parametrize("tools", [{"shell": lambda: "executed"}, lambda call: "executed"])
+    def test_a_blocked_tool_by_its_name_in_an_enum(self, asked, tools):
+        """A name that finds the tool is a name that is blocked, whatever `str` makes of it."""
+
+        class Guardrails(GuardrailsHook):
+            block_tools = {"shell"}
+
+        with Run("sundae") as run:
+            [(_, result)] = run.call_tools([asked], tools)
+        assert "the tool 'shell' is blocked" == result.error
+        assert ["shell"] == [violation.tool for violation in Guardrails.violations()]
 
     def test_other_tools_go_ahead(self):
         """What is not blocked is executed as it was asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import functools
 import gc
 import threading
@@ -342,6 +343,17 @@ class TestWhatIsJudged:
         steering(**{"judge": lambda request: "proceed", **settings}, interrupt_tools={"drop"})
 
         assert f"{APPROVAL}drop needs a person's approval" == call(ToolCall("", "drop"))
+
+    def test_interrupt_tools_hold_for_a_name_in_an_enum(self):
+        """A name that finds the tool is a name that needs approval, whatever `str` makes of it."""
+
+        class ToolName(str, enum.Enum):  # noqa: UP042 - a StrEnum is its own name, and this is not
+            DROP = "drop"
+
+        hook = steering(interrupt_tools={"drop"})
+
+        assert f"{APPROVAL}drop needs a person's approval" == call(ToolCall("", ToolName.DROP))
+        assert ["drop"] == [decision.tool for decision in hook.decisions()]
 
     def test_interrupt_tools_need_no_judge(self):
         """Other calls are then let through, and are no decisions."""
