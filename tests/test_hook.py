@@ -1353,8 +1353,9 @@ class TestGates:
         with pytest.raises(TypeError, match="Base has gates that would not guard: its live subclass Leaf"):
             run(source.format("BeforeRefund"), BeforeRefund=BeforeRefund)
         run("class Leaf(Base):\n    replaces = True", Base=base)
+        run("class Other(Hook):\n    pass")
         run(source.format("BeforeRefund"), BeforeRefund=BeforeRefund)
-        assert ["Leaf"] == live()
+        assert ["Leaf", "Other"] == live()
 
 
 class TestAbstract:
