@@ -683,15 +683,19 @@ def _put(cls: type[Hook], handlers: list[Handler], changes: Changes) -> None:
     if entry is None:
         entry = HookEntry(key, cls, next_order())
         _registry.state.hooks[key] = entry
+    _become(entry, cls, handlers, changes, wanted=not is_abstract(cls))
+
+
+def _become(
+    entry: HookEntry, cls: type[Hook], handlers: list[Handler], changes: Changes, *, wanted: bool
+) -> None:
+    # In one step: a base that comes back in between would retire what lives above it.
     before: Iterable[Hashable] = ()
     if entry.live:
-        # In one step: a base that comes back in between would retire what lives above it.
         before = _keys_above(entry.cls)
         entry.live = False
         entry.disconnect(changes)
-    entry.cls = cls
-    entry.handlers = handlers
-    entry.wanted = not is_abstract(cls)
+    entry.cls, entry.handlers, entry.wanted = cls, handlers, wanted
     _settle(entry, changes, before=before)
 
 
@@ -703,21 +707,19 @@ def _undo(cls: type[Hook]) -> None:
         key = cls.__dict__[_KEY]
         entry = _registry.state.hooks.get(key)
         if entry is not None and entry.cls is cls:
-            entry.wanted = False
-            _settle(entry, changes)
             reference, wanted = cls.__dict__[_BEFORE] or (lambda: None, False)
             earlier: type[Hook] | None = reference()
             if earlier is not None:
-                entry.cls, entry.handlers, entry.wanted = earlier, _handlers_of(earlier), wanted
-                _settle(entry, changes, is_told=False)
-            elif not _registry.state.live_below[key]:
-                del _registry.state.hooks[key]
+                _become(entry, earlier, _handlers_of(earlier), changes, wanted=wanted)
+            else:
+                entry.wanted = False
+                _settle(entry, changes)
+                if not _registry.state.live_below[key]:
+                    del _registry.state.hooks[key]
     changes.carry_out()
 
 
-def _settle(
-    entry: HookEntry, changes: Changes, *, before: Iterable[Hashable] = (), is_told: bool = True
-) -> None:
+def _settle(entry: HookEntry, changes: Changes, *, before: Iterable[Hashable] = ()) -> None:
     # Make the entry live or not, as it should be, and with it the classes it specialises; and those `before`
     # that it specialised until now.
     live = entry.wanted and not _registry.state.live_below[entry.key]
@@ -733,8 +735,8 @@ def _settle(
     _registry.state.live_below.update(above)
     for other in _entries(above):
         was_live = other.live
-        _settle(other, changes, is_told=is_told)
-        if is_told and was_live and not other.live:
+        _settle(other, changes)
+        if was_live and not other.live:
             changes.retired.append((other.cls.__name__, entry.cls.__name__))
 
 

@@ -512,6 +512,30 @@ class TestGates:
         assert 1 == len({id(e.error) for e in recorder})
         assert 1 == len([e for e in recorder if e.hook is None and isinstance(e.event, Event)])
 
+    def test_a_failure_on_another_thread_is_its_own_matter(self):
+        """While a chain is stopped here, a gate that fails there is recorded and reported as ever."""
+        ping_pong()
+        raised = []
+
+        def there():
+            try:
+                BeforeRefund.emit()
+            except ZeroDivisionError as error:
+                raised.append(error)
+
+        def start(event):
+            thread = threading.Thread(target=there)
+            thread.start()
+            thread.join()
+
+        BeforeRefund.subscribe(lambda e: 1 / 0)
+        Ping.subscribe(start, priority=400, when=lambda e: e.n == 1)
+        with capture(HandlerFailedEvent) as recorder:
+            Ping.emit(n=1)
+        assert [ZeroDivisionError, EmitLoopError] == [type(e.error) for e in recorder]
+        assert raised == [recorder[0].error]
+        assert raised == [edit.new for edit in recorder[0].event.edits]
+
 
 class TestAwaited:
     """Levels follow `aemit`, also into tasks of its handlers."""
