@@ -7,7 +7,7 @@ document and what went wrong with it, or null. A `python` block runs as if it we
 commands after `$ ` and their output; those of eventbus and of Python are run, and compared if any output is
 shown, but for the width of columns. Times, durations and generated ids differ from run to run and are
 compared by their form; a line of `...` stands for any lines. A `python` block that begins with `# name.py` is
-a file that the reader saves in a folder of his own, where the commands after it are run.
+a file that the reader saves, that line included, in a folder of his own, where the commands after it are run.
 """
 
 import _thread
@@ -86,7 +86,7 @@ class Reader:
         Run a block of Python, or save it.
         """
         if (named := FILE.match(example.parsed)) is not None:
-            (self.folder / named[1]).write_text(example.parsed[named.end() :].lstrip("\n"), encoding="utf-8")
+            (self.folder / named[1]).write_text(example.parsed, encoding="utf-8")
             return None
         written = io.StringIO()
         failure: list[str] = []
