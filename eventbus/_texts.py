@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -26,6 +27,9 @@ MAX_DEPTH: Final = 100
 
 _JSON_CHARACTERS: Final = 262_144
 _JSON_NESTING: Final = 4
+_JSON_STARTS: Final = '{["'
+_BYTE_ORDER_MARK: Final = "\ufeff"
+_BEFORE_JSON: Final = f" \t\r\n{_BYTE_ORDER_MARK}"
 _LONGEST_KEY: Final = 40
 _LONGEST_PATH: Final = 200
 _LONGEST_CLEAN: Final = 65_536
@@ -36,6 +40,7 @@ _LARGEST_INT: Final = 10**100
 # As in `_readonly`: they tell type checkers what a bare `dict.items` leaves unknown.
 _DICT: type[dict[Any, Any]] = dict
 _LIST: type[list[Any]] = list
+_MISSING: Final = object()
 _PLAIN: Final = frozenset({bool, float, complex, type(None), type(Ellipsis)})
 
 
@@ -83,9 +88,9 @@ class Texts:
     """
     Looks through values, and counts what it has seen.
 
-    Strings are texts, and so are keys, bytes, long ints and what `str` makes of an object of another kind,
-    which a text replaces if it has to. Dicts, lists, tuples, sets, and attrs, dataclass and pydantic objects
-    are looked into; strings that hold a JSON object or list are, too. Of an object that says nothing of
+    Strings are texts, and so are bytes, long ints and what `str` makes of an object of another kind,
+    which a text replaces if it has to. Dicts with their keys, lists, tuples, sets, and attrs, dataclass
+    and pydantic objects are looked into; strings that hold JSON are, too. Of an object that says nothing of
     itself, the attributes are looked at, those of such objects within it not. What holds no text that was
     replaced stays the very object it is.
 
@@ -158,17 +163,12 @@ class Texts:
         return new
 
     def _text(self, text: str, path: str, depth: int, nesting: int) -> str:
-        if (
-            text[:1] in {"{", "[", " ", "\n"}
-            and text[:64].lstrip()[:1] in {"{", "["}
-            and len(text) <= _JSON_CHARACTERS
-            and nesting < _JSON_NESTING
-        ):
+        if _may_be_json(text) and len(text) <= _JSON_CHARACTERS and nesting < _JSON_NESTING:
             if self.clean is not None and text in self.clean:
                 self._count(text, path)
                 return text
             try:
-                parsed = json.loads(text, object_pairs_hook=_unique)
+                parsed = json.loads(text.removeprefix(_BYTE_ORDER_MARK), object_pairs_hook=_unique)
             except (ValueError, RecursionError):
                 return self._plain_text(text, path)
             before, seen = self.finds, self.characters
@@ -177,7 +177,8 @@ class Texts:
             self._count(text, path)
             if self.clean is not None and self.finds == before:
                 self.clean.add(text)
-            return text if new is parsed else json.dumps(new, ensure_ascii=False)
+            # What was escaped stays escaped: half a surrogate pair cannot be written otherwise.
+            return text if new is parsed else json.dumps(new, ensure_ascii=text.isascii())
         return self._plain_text(text, path)
 
     def _int(self, value: int, path: str) -> Any:
@@ -194,11 +195,7 @@ class Texts:
         # Past `items` of our own read-only dicts, which would make a copy of every value.
         pairs: list[tuple[Any, Any]] = list(_DICT.items(value) if isinstance(value, dict) else value.items())
         for key, item in pairs:
-            new_key = key
-            if isinstance(key, str):
-                plain = str.__str__(key)
-                edited = self._plain_text(plain, path)
-                new_key = key if edited is plain else edited
+            new_key = self._key(key, path, depth, nesting)
             shown = str(new_key)[:_LONGEST_KEY] if isinstance(new_key, (str, int)) else type(key).__name__
             new = self.rewrite(item, f"{path}.{shown}"[:_LONGEST_PATH], depth + 1, nesting)
             changed = changed or new is not item or new_key is not key
@@ -206,6 +203,13 @@ class Texts:
                 new_key = f"{new_key}~"
             result[new_key] = new
         return result if changed else value
+
+    def _key(self, key: Any, path: str, depth: int, nesting: int) -> Any:
+        if not isinstance(key, str):
+            return self.rewrite(key, path, depth + 1, nesting)
+        plain = str.__str__(key)
+        edited = self._plain_text(plain, path)
+        return key if edited is plain else edited
 
     def _items(self, value: Any, path: str, depth: int, nesting: int) -> Any:
         kind = cast("Any", type(value))
@@ -232,26 +236,25 @@ class Texts:
             plain = str.__str__(value)
             new = self._text(plain, path, depth, nesting)
             return value if new is plain else new
-        if issubclass(kind, (bytes, bytearray)):
+        if issubclass(kind, (bytes, bytearray, memoryview)):
             text = bytes(value).decode("utf-8", "surrogateescape")
             edited = self._text(text, path, depth, nesting)
-            return value if edited is text else kind(edited.encode("utf-8", "surrogateescape"))
+            return value if edited is text else cast("Any", kind)(edited.encode("utf-8", "surrogateescape"))
         if issubclass(kind, type):
             return value
         if attrs.has(kind):
-            aliases = {field.name: field.alias for field in attrs.fields(kind) if field.init}
-            changes = self._fields(value, aliases, path, depth, nesting)
-            return (
-                attrs.evolve(value, **{str(aliases[n]): c for n, c in changes.items()}) if changes else value
-            )
+            changes = self._fields(value, [field.name for field in attrs.fields(kind)], path, depth, nesting)
+            return _evolved(value, changes) if changes else value
         if dataclasses.is_dataclass(kind):
             names = [field.name for field in dataclasses.fields(kind)]
             changes = self._fields(value, names, path, depth, nesting)
-            return dataclasses.replace(value, **changes) if changes else value
+            # Not by `replace`, which asks for what the constructor took and did not keep.
+            return _with(copy.copy(value), changes) if changes else value
         if isinstance(getattr(kind, "model_fields", None), dict) and hasattr(kind, "model_copy"):
-            changes = self._fields(value, kind.model_fields, path, depth, nesting)
+            names = [*kind.model_fields, *(getattr(value, "model_extra", None) or ())]
+            changes = self._fields(value, names, path, depth, nesting)
             return value.model_copy(update=changes) if changes else value
-        if _is_silent(kind) and isinstance(getattr(value, "__dict__", None), dict):
+        if _is_silent(kind):
             return self._silent(value, path, depth, nesting)
         return self._unknown(value, path)
 
@@ -260,7 +263,9 @@ class Texts:
     ) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         for name in names:
-            old = getattr(value, name)
+            old = getattr(value, name, _MISSING)
+            if old is _MISSING:
+                continue
             new = self.rewrite(old, f"{path}.{name}"[:_LONGEST_PATH], depth + 1, nesting)
             if new is not old:
                 changes[name] = new
@@ -272,14 +277,10 @@ class Texts:
             return value
         self._in_silent = True
         try:
-            changes = self._fields(value, list(value.__dict__), path, depth, nesting)
+            changes = self._fields(value, _attributes_of(value), path, depth, nesting)
         finally:
             self._in_silent = False
-        if not changes:
-            return value
-        new = copy.copy(value)
-        new.__dict__.update(changes)
-        return new
+        return _with(copy.copy(value), changes) if changes else value
 
     def _unknown(self, value: Any, path: str) -> Any:
         text = text_of(value) if isinstance(value, BaseException) else str.__str__(str(value))
@@ -287,9 +288,44 @@ class Texts:
         return value if new is text else new
 
 
+def _may_be_json(text: str) -> bool:
+    first = text[:1]
+    if first in _BEFORE_JSON:
+        first = text.lstrip(_BEFORE_JSON)[:1]
+    return first != "" and first in _JSON_STARTS
+
+
 def _is_silent(kind: Any) -> bool:
     says_nothing = kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__
     return says_nothing or kind is SimpleNamespace
+
+
+def _attributes_of(value: Any) -> list[str]:
+    slots = [
+        name
+        for base in type(value).__mro__
+        for name, member in vars(base).items()
+        if inspect.ismemberdescriptor(member) and not name.startswith("__")
+    ]
+    return [*getattr(value, "__dict__", ()), *slots]
+
+
+def _evolved(value: Any, changes: Mapping[str, Any]) -> Any:
+    given: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
+    for field in attrs.fields(cast("Any", type(value))):
+        if not field.init:
+            # The constructor would set it anew.
+            kept[field.name] = changes.get(field.name, getattr(value, field.name, None))
+        elif field.name in changes:
+            given[str(field.alias)] = changes[field.name]
+    return _with(attrs.evolve(value, **given), kept)
+
+
+def _with(new: Any, changes: Mapping[str, Any]) -> Any:
+    for name, change in changes.items():
+        object.__setattr__(new, name, change)
+    return new
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -47,6 +47,18 @@ class Order:
     total: float = 0.0
 
 
+@dataclasses.dataclass
+class Ordered:
+    """A dataclass that does not keep all that its constructor takes, and keeps what it does not take."""
+
+    note: str
+    count: dataclasses.InitVar[int]
+    line: str = dataclasses.field(init=False)
+
+    def __post_init__(self, count):
+        self.line = f"note: {self.note}"
+
+
 @attrs.frozen
 class Person:
     """An attrs class with a private field, and one that its constructor does not take."""
@@ -60,12 +72,14 @@ class Model:
 
     model_fields = {"note": None}
 
-    def __init__(self, note):
+    def __init__(self, note, **extra):
         self.note = note
+        self.model_extra = extra or None
+        self.__dict__.update(extra)
 
     def model_copy(self, update):
         """Return a copy with other values."""
-        return type(self)(**update)
+        return type(self)(**{"note": self.note, **(self.model_extra or {}), **update})
 
 
 Pair = namedtuple("Pair", ["left", "right"])
@@ -96,6 +110,14 @@ Pair = namedtuple("Pair", ["left", "right"])
         (Person("x"), Person("X")),
         (ValueError("x"), "X"),
         ('{"a": "x"}', '{"a": "X"}'),
+        ({("x",): 1}, {("X",): 1}),
+        ({b"x": 1}, {b"X": 1}),
+        ('"x\\n"', '"X\\n"'),
+        ('\t{"a": "x"}', '{"a": "X"}'),
+        ('\ufeff[1, "x"]', '[1, "X"]'),
+        (" " * 100 + r'["\u0078"]', '["X"]'),
+        (r'["x", "\ud800", "\u00e9"]', r'["X", "\ud800", "\u00e9"]'),
+        ('["x", "\u00e9"]', '["X", "\u00e9"]'),
         (' [1, "x", null]', '[1, "X", null]'),
         (r'{"a": "\u0078"}', '{"a": "X"}'),
         ('{"a": "{\\"b\\": \\"x\\"}"}', '{"a": "{\\"b\\": \\"X\\"}"}'),
@@ -136,10 +158,48 @@ def test_objects_within_such_an_object_are_left():
     assert ("X", "x", old) == (new.text, new.parent.text, new.children[0])
 
 
+class Slotted:
+    """An object that says nothing of itself, and keeps what it has in slots."""
+
+    __slots__ = ("error", "result")
+
+    def __init__(self, result):
+        self.result = result
+
+
+def test_slots_are_attributes():
+    """They are looked at like others, and one that is not set is none."""
+    old = Slotted({"a": "x"})
+    new = louder(old)
+    assert ({"a": "X"}, {"a": "x"}) == (new.result, old.result)
+    assert not hasattr(new, "error")
+
+
+def test_a_field_that_no_constructor_takes():
+    """What was set afterwards is a field like any other, and kept if nothing is replaced in it."""
+    person, order = Person("x"), Ordered("x", 3)
+    object.__setattr__(person, "age", "thirty-x")
+    assert ("X", "thirty-X") == (louder(person)._name, louder(person).age)
+    object.__setattr__(person, "age", 31)
+    assert ("X", 31) == (louder(person)._name, louder(person).age)
+    assert ("X", "note: X") == (louder(order).note, louder(order).line)
+
+
 def test_a_pydantic_object_is_copied():
     """A model is copied by its own method."""
     new = louder(Model("x"))
     assert ("X", Model) == (new.note, type(new))
+
+
+def test_what_a_pydantic_object_has_beside_its_fields():
+    """A model that allows more keeps it beside its fields, as those of providers' clients do."""
+    new = louder(Model("a", also="x"))
+    assert ("a", "X") == (new.note, new.also)
+
+
+def test_a_view_of_bytes():
+    """It is read like bytes, and replaced by another view."""
+    assert b"X" == louder(memoryview(b"x"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +256,7 @@ def test_the_path_shows_what_a_key_became():
         return "masked" if text == "mia" else text
 
     Texts(edit).rewrite({"mia": "1", ("a",): "2"}, "it")
-    assert ["it", "it.masked", "it.tuple"] == found
+    assert ["it", "it.masked", "it[0]", "it.tuple"] == found
 
 
 def test_a_long_path_is_cut():
