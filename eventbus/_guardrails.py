@@ -32,7 +32,7 @@ from ._patterns import (
     steps,
     windowed,
 )
-from ._policy import PolicyHook, Recent, function, misfit, names, optional, setting, warn, whole
+from ._policy import PolicyHook, Recent, function, listed, misfit, names, optional, setting, warn, whole
 from ._priority import Priority
 from ._readonly import thaw
 from ._redact import mask_text
@@ -68,6 +68,13 @@ _OWN_ACTIONS: Final[Mapping[str, Action]] = {
 
 _STRUCTURE: Final = frozenset({BLOCKED_TOOL, TOOL_NOT_ALLOWED, TOO_LARGE})
 """Rules that `default_action` does not reach, and that have nothing to redact."""
+
+_INSTRUCTIONS: Final = frozenset(
+    {"system", "developer", "assistant", "model", "ai", "function_call", "reasoning"}
+)
+_ANSWERS: Final = frozenset({"tool", "function", "tool_result", "function_call_output"})
+"""Whose a message is, by its role or, where it has none, its type: as OpenAI, Anthropic, Google and LangChain
+call it."""
 
 CONTEXT: Final = "context"
 """Where messages stand that are neither the user's nor a tool's: they are redacted, and not judged."""
@@ -390,11 +397,21 @@ def _reason(blocked: list[GuardrailViolation]) -> str:
 
 
 def _place_of(message: Any) -> str:
-    is_mapping = isinstance(message, Mapping)
-    role = cast("Any", message).get("role") if is_mapping else getattr(message, "role", None)
-    if role in ("system", "developer", "assistant"):
-        return CONTEXT
-    return RESULT if role in ("tool", "function") else PROMPT
+    role = _read(message, "role") or _read(message, "type")
+    if not isinstance(role, str):
+        return PROMPT
+    return CONTEXT if role in _INSTRUCTIONS else RESULT if role in _ANSWERS else PROMPT
+
+
+def _read(message: Any, name: str) -> Any:
+    return cast("Any", message).get(name) if isinstance(message, Mapping) else getattr(message, name, None)
+
+
+def _parts_of(message: Any) -> list[Any]:
+    # Of a user's message with answers of tools in it, as some providers want them sent.
+    content: Any = cast("Any", message).get("content") if isinstance(message, Mapping) else None
+    parts: list[Any] = listed(content) or []
+    return parts if any(_place_of(part) == RESULT for part in parts) else []
 
 
 def _cut(value: Any, limit: int) -> Any:
@@ -409,10 +426,27 @@ def _cut(value: Any, limit: int) -> Any:
         )
     if attrs.has(cast("Any", type(value))) and isinstance(getattr(value, "text", None), str):
         return attrs.evolve(value, text=value.text[:limit])
-    if isinstance(value, Mapping) and isinstance(cast("Any", value).get("content"), str):
+    if isinstance(value, Mapping) and "content" in value:
         mapping: dict[str, Any] = dict(cast("Any", value))
-        return {**mapping, "content": mapping["content"][:limit]}
+        if isinstance(mapping["content"], str):
+            return {**mapping, "content": mapping["content"][:limit]}
+        if (parts := listed(mapping["content"])) is not None:
+            return {**mapping, "content": _cut_parts(parts, limit)}
     return json.dumps(thaw(value), ensure_ascii=False, default=str)[:limit]
+
+
+def _cut_parts(parts: list[Any], limit: int) -> list[Any]:
+    # To so many characters in all; a part that is no text stays.
+    result: list[Any] = []
+    for part in parts:
+        text = part if isinstance(part, str) else _read(part, "text")
+        if isinstance(text, str):
+            kept = text[:limit]
+            limit -= len(kept)
+            result.append(kept if isinstance(part, str) else {**part, "text": kept})
+        else:
+            result.append(part)
+    return result
 
 
 class GuardrailsHook(PolicyHook):
@@ -565,12 +599,24 @@ class GuardrailsHook(PolicyHook):
         if not isinstance(sent, (list, tuple)):
             return "messages", self._judged_prompt(sent, "messages", PROMPT, seen)
         old: list[Any] = list(sent)  # pyright: ignore[reportUnknownArgumentType]  # of anything
-        new = [
-            self._judged_prompt(message, f"messages[{index}]", _place_of(message), seen)
-            for index, message in enumerate(old)
-        ]
+        new = [self._judged_message(message, f"messages[{index}]", seen) for index, message in enumerate(old)]
         same = all(one is other for one, other in zip(old, new, strict=True))
         return "messages", event.messages if same else new
+
+    def _judged_message(self, message: Any, path: str, seen: Inspection) -> Any:
+        place = _place_of(message)
+        old = _parts_of(message) if place == PROMPT else []
+        if not old:
+            return self._judged_prompt(message, path, place, seen)
+        new = [
+            self._judged_prompt(part, f"{path}.content[{index}]", _place_of(part), seen)
+            for index, part in enumerate(old)
+        ]
+        rest = {key: value for key, value in message.items() if key != "content"}
+        new_rest = self._judged_prompt(rest, path, place, seen)
+        if new_rest is rest and all(one is other for one, other in zip(old, new, strict=True)):
+            return message
+        return {**new_rest, "content": new}
 
     def _judged_prompt(self, value: Any, path: str, place: str, seen: Inspection) -> Any:
         new, size = seen.look(value, path, place)

@@ -57,6 +57,7 @@ class ToolName(str, enum.Enum):  # noqa: UP042 - a StrEnum is its own name, and 
     SHELL = "shell"
 
 
+ATTACK = "x; cat /etc/passwd"
 CARD = "4111 1111 1111 1111"
 
 
@@ -479,6 +480,46 @@ class TestPrompts:
         else:
             assert messages == ask(messages)[1]
 
+    @pytest.mark.parametrize(
+        ("message", "is_refused"),
+        [
+            ({"role": "model", "parts": [{"text": ATTACK}]}, False),
+            ({"type": "function_call_output", "output": ATTACK}, False),
+            ({"type": "function_call", "arguments": ATTACK}, False),
+            ({"type": "reasoning", "summary": [ATTACK]}, False),
+            ({"type": "message", "role": "user", "content": ATTACK}, True),
+            (SimpleNamespace(type="ai", content=ATTACK), False),
+            (SimpleNamespace(type="human", content=ATTACK), True),
+            (SimpleNamespace(type=5, content=ATTACK), True),
+            ({"role": "user", "content": [{"type": "tool_result", "content": ATTACK}]}, False),
+            ({"role": "user", "content": [{"type": "tool_result"}, {"type": "text", "text": ATTACK}]}, True),
+            ({"role": "user", "name": ATTACK, "content": [{"type": "tool_result"}]}, True),
+        ],
+    )
+    def test_whose_message_it_is_in_the_forms_of_providers(self, message, is_refused):
+        """A role has other names, a type may stand for it, and a tool's answer may come with the user."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        if is_refused:
+            with pytest.raises(ModelCallRefused, match="shell_injection"):
+                ask([message])
+        else:
+            assert [message] == ask([message])[1]
+
+    def test_a_tools_answer_with_the_user_is_redacted(self):
+        """The message keeps its form, and the list of the caller is left as it is."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        parts = [{"type": "tool_result", "content": "mia@example.com"}, {"type": "text", "text": "thanks"}]
+        _, [sent] = ask([{"role": "user", "content": parts}])
+        expected = [{"type": "tool_result", "content": "[REDACTED:email]"}, parts[1]]
+        assert {"role": "user", "content": expected} == sent
+        assert "mia@example.com" == parts[0]["content"]
+
     def test_a_tools_message_is_judged_as_a_result(self):
         """Code that a tool has read is no attack; what a rule of one's own forbids is a find."""
 
@@ -538,6 +579,11 @@ class TestPrompts:
             ("a" * 30, "a" * 20),
             (Message("a" * 30), Message("a" * 20)),
             ({"content": "a" * 30}, {"content": "a" * 20}),
+            (
+                {"content": ["a" * 15, {"text": "b" * 15}, {"image": "c"}, {"text": "d"}]},
+                {"content": ["a" * 15, {"text": "b" * 5}, {"image": "c"}, {"text": ""}]},
+            ),
+            ({"content": {"a": "a" * 20}}, '{"content": {"a": "a'),
             (["a" * 30], '["' + "a" * 18),
         ],
     )
