@@ -234,6 +234,13 @@ def thaw(value: Any) -> Any:
         value: What a tool, say, is about to receive. It need not be read-only.
 
     """
+    if type(value) not in _CONTAINERS:
+        return value
+    if type(value) in _PLAIN_DICTS:
+        copied = dict(_DICT.items(value))
+        # As arguments nearly always are: nothing inside is to be rebuilt.
+        if _CONTAINERS.isdisjoint(map(type, copied.values())):
+            return copied
     return _rebuild(value, _same, {})
 
 
@@ -252,6 +259,7 @@ _FREEZERS: dict[type, Callable[[Any], Any]] = {
     defaultdict: ReadOnlyDict,
     Counter: ReadOnlyDict,
 }
+_PLAIN_DICTS = frozenset({dict, ReadOnlyDict})
 _DICTS = frozenset({dict, OrderedDict, defaultdict, Counter, ReadOnlyDict})
 _LISTS = frozenset({list, ReadOnlyList})
 _TUPLES = frozenset({tuple})
@@ -298,7 +306,7 @@ def _rebuild(root: Any, leaf: Callable[[Any], Any], memo: dict[int, Any]) -> Any
             return memo[id(value)]
         kept.append(value)
         if type(value) in _TUPLES:
-            return _map_tuple(value, convert, memo)
+            return _map_tuple(value, convert, memo)  # noqa: F821 - deleted at the end only
         shell: Any = {} if type(value) in _DICTS else []
         memo[id(value)] = shell
         unfilled.append((value, shell))
@@ -314,4 +322,6 @@ def _rebuild(root: Any, leaf: Callable[[Any], Any], memo: dict[int, Any]) -> Any
             pairs = source.items() if type(source) in _FREEZERS else _DICT.items(source)
             for key, item in list(pairs):
                 target[leaf(key)] = convert(item)
+    # It holds itself, and all that it has seen.
+    del convert
     return result
