@@ -1213,6 +1213,19 @@ class TestSpecialising:
         assert ["HOOK RETIRED Base by=Leaf"] == caplog.messages
         assert "retired" == hooks().get("Base").state
 
+    def test_it_is_told_once(self, caplog):
+        """Not again for a second subclass, nor when the first is defined again."""
+        configure(logger=logging.getLogger("bus"), level="debug")
+        from eventbus import EventLogger
+
+        EventLogger.register()
+        base = run("class Base(Hook): ...")["Base"]
+        with caplog.at_level(logging.DEBUG, "bus"):
+            for name in ("Leaf", "Other", "Leaf"):
+                run(f"class {name}(Base): ...", Base=base)
+
+        assert ["HOOK RETIRED Base by=Leaf"] == caplog.messages
+
     def test_a_retirement_is_told_outside_of_the_registry_s_lock(self):
         """Whoever hears of a retirement may wait for another thread that defines a hook."""
         done = []

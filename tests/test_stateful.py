@@ -21,6 +21,7 @@ from eventbus import (
     HandlerFailedEvent,
     HandlerLockTimeoutError,
     Hook,
+    adrain,
     configure,
     correlation,
     drain,
@@ -288,6 +289,24 @@ class TestInstances:
 
 class TestEnds:
     """Eviction at the end of the run."""
+
+    def test_a_late_failure_at_the_end_leaves_what_has_begun_since(self):
+        """An async handler of the end that fails when its run has gone on keeps what that has."""
+        seen = counting()
+
+        @Finished.subscribe
+        async def fails(event):
+            raise ValueError
+
+        async def main():
+            Placed.emit(correlation_id="a")
+            Finished.emit(correlation_id="a")
+            Placed.emit(correlation_id="a")
+            assert 0 == await adrain(10)
+
+        asyncio.run(main())
+        Placed.emit(correlation_id="a")
+        assert [("a", 1), ("a", 1), ("a", 2)] == seen
 
     def test_an_end_evicts_after_its_handlers(self):
         """Handlers of the event that ends the run see the run's instance; later events a new one."""
