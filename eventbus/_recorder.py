@@ -29,12 +29,16 @@ class Recorder(Generic[E]):
     """
     The events that were emitted while it recorded, in the order of delivery.
 
+    Args:
+        *event_classes: What it records, and may be asked for; any event by default.
+
     Attributes:
         events: The events themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *event_classes: type[E]) -> None:
         self.events: list[E] = []
+        self._classes = tuple(map(_checked, event_classes))
 
     def __iter__(self) -> Iterator[E]:
         return iter(list(self.events))
@@ -48,7 +52,19 @@ class Recorder(Generic[E]):
     def of(self, event_class: type[T]) -> list[T]:
         """
         Return the recorded events of one class, subclasses included.
+
+        Raises:
+            TypeError: If it is no event class, or one that is not recorded here.
         """
+        _checked(event_class)
+        if self._classes and not any(_related(event_class, each) for each in self._classes):
+            # There would never be any, and a test that hopes for none would pass whatever happens.
+            names = [each.__qualname__ for each in (*self._classes, event_class)]
+            msg = (
+                f"{names[-1]} is not recorded here, only {', '.join(names[:-1])}; "
+                f"record it with capture({', '.join(names)})."
+            )
+            raise TypeError(msg)
         return [event for event in list(self.events) if isinstance(event, event_class)]
 
     def clear(self) -> None:
@@ -71,6 +87,7 @@ class Recorder(Generic[E]):
         Raises:
             AssertionError: If there is none; the text tells what was emitted instead, the nearest first, and
                 what differs.
+            TypeError: If it is no event class, or one that is not recorded here.
         """
         same = self.of(event_class)
         for event in same:
@@ -89,6 +106,7 @@ class Recorder(Generic[E]):
 
         Raises:
             AssertionError: If there is one; the text shows it.
+            TypeError: If it is no event class, or one that is not recorded here.
         """
         for event in self.of(event_class):
             if not _differences(event, fields):
@@ -117,6 +135,17 @@ def shown(value: object) -> str:
     except Exception as error:
         return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _checked(event_class: Any) -> type[Any]:
+    if isinstance(event_class, type) and issubclass(event_class, EventRoot):
+        return event_class
+    msg = f"{event_class!r} is no event class; name a subclass of Event or ProtectedEvent."
+    raise TypeError(msg)
+
+
+def _related(one: type, other: type) -> bool:
+    return issubclass(one, other) or issubclass(other, one)
 
 
 def _wanted(event_class: type, fields: dict[str, Any]) -> str:
@@ -161,9 +190,13 @@ def capture(*event_classes: type[Any]) -> Generator[Recorder[Any]]:
     Yields:
         The recorder, which keeps its events afterwards. A gate is recorded as it is, and shows in the end
         what its handlers have written.
+
+    Raises:
+        TypeError: If something is no event class.
     """
-    recorder = Recorder[Any]()
+    classes = event_classes or (Event,)
+    recorder = Recorder[Any](*classes)
     with ExitStack() as stack:
-        for event_class in event_classes or (Event,):
+        for event_class in classes:
             stack.enter_context(event_class.subscribe(recorder.events.append, priority=FIRST))
         yield recorder

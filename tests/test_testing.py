@@ -94,6 +94,15 @@ class TestCapture:
             Base.emit()
         assert 1 == len(recorder)
 
+    @pytest.mark.parametrize("what", ["Base", Base(), object])
+    def test_what_is_no_event_class(self, what):
+        """A TypeError that shows it."""
+        with (
+            pytest.raises(TypeError, match="is no event class; name a subclass of Event or Prot"),
+            capture(what),
+        ):
+            raise NotImplementedError
+
     def test_it_ends_with_an_exception(self):
         """Nothing is recorded after the block, however it is left."""
         with pytest.raises(ZeroDivisionError), capture(Base) as recorder:
@@ -196,6 +205,30 @@ class TestRecorder:
         """Not even for None."""
         with pytest.raises(AssertionError):
             self.recorded().assert_emitted(Other, raw=None)
+
+    @pytest.mark.parametrize("ask", [Recorder.of, Recorder.assert_emitted, Recorder.assert_not_emitted])
+    def test_what_it_does_not_record(self, ask):
+        """To ask for it is a TypeError that says how to record it: nothing of it would ever be found."""
+        with capture(Derived, Other) as recorder:
+            Gate.emit()
+        with pytest.raises(TypeError) as caught:
+            ask(recorder, Gate)
+        assert (
+            "Gate is not recorded here, only Derived, Other; record it with capture(Derived, Other, Gate)."
+            == str(caught.value)
+        )
+
+    @pytest.mark.parametrize("ask", [Recorder.of, Recorder.assert_emitted, Recorder.assert_not_emitted])
+    def test_what_is_no_event_class(self, ask):
+        """To ask for it is a TypeError that shows it."""
+        with pytest.raises(TypeError, match="'Base' is no event class; name a subclass of Event or Prot"):
+            ask(self.recorded(), "Base")
+
+    def test_a_base_of_what_is_recorded(self):
+        """May be asked for: what is recorded is found."""
+        with capture(Derived) as recorder:
+            Derived.emit(n=1)
+        assert recorder[0] is recorder.assert_emitted(Base, n=1)
 
     def test_assert_not_emitted(self):
         """It passes if there is none, and shows the one there is."""
