@@ -130,8 +130,8 @@ class ScriptedModel(Scripted):
             self.requests.append(ModelRequest(thaw(messages), thaw(settings)))
             if not self._answers:
                 msg = (
-                    f"The script of the model has {self._length} answers, and none for request "
-                    f"{len(self.requests)}: {shown(messages)}"
+                    f"The script of the model is used up (it had {self._length}); request "
+                    f"{len(self.requests)} was: {shown(messages)}"
                 )
                 raise self._in_vain(msg)
             answer = self._answers.popleft()
@@ -142,8 +142,8 @@ class ScriptedModel(Scripted):
         if self._answers:
             left = "\n  ".join(map(shown, self._answers))
             yield (
-                f"{len(self._answers)} of the {self._length} answers in the script of the model were not "
-                f"asked for:\n  {left}"
+                f"Answers of the model that were not asked for ({len(self._answers)} of {self._length}):"
+                f"\n  {left}"
             )
 
 
@@ -169,7 +169,9 @@ class ScriptedTools(Scripted):
         self._answers = dict(answers)
         # Of its own: the same InTurn may be in another script.
         self._turns = {
-            name: deque(answer.answers) for name, answer in answers.items() if isinstance(answer, InTurn)
+            name: deque(answer.answers)
+            for name, answer in self._answers.items()
+            if isinstance(answer, InTurn)
         }
 
     def __repr__(self) -> str:

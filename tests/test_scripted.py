@@ -129,7 +129,7 @@ class TestModel:
         model = ScriptedModel("one", "two")
         for _ in range(2):
             model([])
-        text = "The script of the model has 2 answers, and none for request 3: ['more']"
+        text = "The script of the model is used up (it had 2); request 3 was: ['more']"
         with pytest.raises(AssertionError) as caught:
             model(["more"])
         assert text == str(caught.value)
@@ -140,7 +140,7 @@ class TestModel:
         """The end of the block, or `assert_used_up`, names the answers that nobody asked for."""
         with pytest.raises(AssertionError) as caught, ScriptedModel("one", "two", KeyError) as model:
             model([])
-        text = "2 of the 3 answers in the script of the model were not asked for:\n  "
+        text = "Answers of the model that were not asked for (2 of 3):\n  "
         assert (
             text + "ModelResponse(content='two', tool_calls=[], model=None, usage=None, finish_reason=None,"
             == (str(caught.value).rpartition(" raw")[0])
@@ -241,6 +241,11 @@ class TestTools:
         assert "Answers of the tool 'lookup' that were not asked for: 2, <class 'KeyError'>" == str(
             caught.value
         )
+
+    def test_pairs(self):
+        """What `dict` takes is a script as well."""
+        with ScriptedTools([("lookup", InTurn(1))]) as tools:
+            assert [1] == [result.data for result in self.results(tools, LOOKUP)]
 
     def test_from_several_threads(self):
         """Each answer is given once."""
