@@ -52,6 +52,8 @@ class TestIds:
     def test_a_forked_child_has_its_own(self):
         """After a fork, parent and child do not make the same ids."""
         read, write = os.pipe()
+        # So that some are ready.
+        new_correlation_id()
         pid = os.fork()
         if pid == 0:
             os.write(write, new_correlation_id().encode())
