@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from ._context import correlation
@@ -18,6 +19,8 @@ from ._scheduler import scheduler
 
 if TYPE_CHECKING:
     from ._registry import Plan
+
+_COROUTINE: Any = CoroutineType
 
 
 def deliver(plan: Plan, event: Any) -> None:
@@ -86,7 +89,8 @@ async def adeliver(plan: Plan, event: Any) -> None:
             try:
                 if when is None or when(event):
                     result = call(event)
-                    if result is not None and inspect.isawaitable(result):
+                    # What nearly all of them return is told without being looked at more closely.
+                    if result is not None and (type(result) is _COROUTINE or inspect.isawaitable(result)):
                         if scheduler.pending and level.parent is None and event._fails_open:
                             await scheduler.in_turn(result, receiver, event)
                         else:
