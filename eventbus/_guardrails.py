@@ -439,7 +439,7 @@ def _cut_parts(parts: list[Any], limit: int) -> list[Any]:
     # To so many characters in all; a part that is no text stays.
     result: list[Any] = []
     for part in parts:
-        text = part if isinstance(part, str) else _read(part, "text")
+        text = cast("Any", part).get("text") if isinstance(part, Mapping) else part
         if isinstance(text, str):
             kept = text[:limit]
             limit -= len(kept)

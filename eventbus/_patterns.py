@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from itertools import zip_longest
@@ -213,6 +215,34 @@ def windowed(pattern: re.Pattern[str]) -> Find:
     return find
 
 
+_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_LOOKALIKES: Final = re.compile("[\u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000\uff01-\uff5e]")
+_MEANT: Final = {
+    **dict.fromkeys(map(chr, [0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000]), " "),
+    **dict.fromkeys(map(chr, [*range(0x2010, 0x2016), 0x2212]), "-"),
+    **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+}
+
+
+def _as_seen(find: Find) -> Find:
+    # A detector of ASCII reads a text as people see it: without what is not seen, other spaces, dashes and
+    # full-width letters as the plain ones.
+    def find_as_seen(text: str) -> Iterable[Span]:
+        if text.isascii():
+            return find(text)
+        plain = _LOOKALIKES.sub(lambda match: _MEANT[match[0]], text)
+        left_out = [match.start() - count for count, match in enumerate(_INVISIBLE.finditer(plain))]
+        if not left_out:
+            return find(plain)
+        spans = find(_INVISIBLE.sub("", plain))
+        return [
+            (start + bisect_right(left_out, start), end + bisect_right(left_out, end - 1))
+            for start, end in spans
+        ]
+
+    return find_as_seen
+
+
 def _any_of(*needles: str) -> Callable[[str], bool]:
     def may_match(text: str) -> bool:
         low = text.lower()
@@ -229,7 +259,7 @@ def _decoded(text: str) -> str | None:
     return None if decoded == text else decoded
 
 
-def _attack(may_match: Callable[[str], bool], *sources: str) -> Detector:
+def _attack(may_match: Callable[[str], bool], *sources: str) -> Find:
     pattern = re.compile("|".join(f"(?:{source})" for source in sources), re.IGNORECASE)
 
     def find(text: str) -> Iterable[Span]:
@@ -239,7 +269,7 @@ def _attack(may_match: Callable[[str], bool], *sources: str) -> Detector:
         return found
 
     _known_patterns.append(pattern)
-    return Detector(find, _TOOLS, stable=True)
+    return find
 
 
 _TOOLS: Final = frozenset({PROMPT, ARGUMENTS})
@@ -270,7 +300,8 @@ _SENSITIVE: Final = (
 )
 _IFS: Final = r"(?:[ \t]{1,8}|\$\{?IFS\}?(?:\$9)?|<)"
 _COMMAND: Final = (
-    rf"(?:cat|head|tail|less|more|nl|tac|strings|cp|mv|grep{_IFS}[\w'\"-]{{1,40}}){_IFS}['\"]?{_SENSITIVE}",
+    rf"(?:(?:cat|head|tail|less|more|nl|tac|strings|base64|xxd|od|cp|mv|scp)"
+    rf"(?:{_IFS}-[\w-]{{1,12}}+(?:{_IFS}\d{{1,6}}+)?){{0,2}}|grep{_IFS}[\w'\"-]{{1,40}}){_IFS}['\"]?{_SENSITIVE}",
     r"rm[ \t]{1,4}-[a-z]{1,6}\b",
     r"(?:curl|wget)[ \t]{1,4}(?:-[\w-]{1,20}[ \t]|['\"]?(?:https?|ftp)://"
     r"|['\"]?[\w-]{1,60}\.[\w.-]{1,60}[/:]|\$)",
@@ -307,7 +338,7 @@ _COMMAND: Final = (
     r"(?:env|set|export)[ \t]{0,4}\|",
     r"eval[ \t]{1,4}[\"'`$]",
 )
-_shell = _attack(
+_find_shell = _attack(
     _any_of(";", "|", "&", "`", "$(", "/dev/tcp/", "rm ", "cat ", "mkfifo ", ">&", "nc -", "whoami", "\nid"),
     rf"{_SEPARATOR}(?:{'|'.join(_COMMAND)})",
     r"\|[ \t]{0,8}(?:sudo[ \t]{1,4})?(?:ba|z|k|da)?sh\b(?![ \t]{0,20}\|)(?=[ \t]{0,8}(?:$|[-\n;&)\"'`]))",
@@ -318,7 +349,7 @@ _shell = _attack(
     r"\bnc[ \t]{1,4}-[a-z]{0,4}[ec][ \t]{1,4}(?:/bin/|cmd)",
     r":\(\)[ \t]{0,4}\{[ \t]{0,4}:\|:&[ \t]{0,4}\}",
     r"\A\s{0,8}(?:sudo[ \t]{1,4})?rm[ \t]{1,4}(?:-[a-z-]{1,20}[ \t]{1,4}){1,3}(?:/|~|/\*|\*"
-    r"|\$HOME)/?\s{0,8}\Z",
+    r"|\$HOME)/?(?:[ \t]{1,4}--[a-z-]{1,30}){0,2}\s{0,8}\Z",
     rf"\A\s{{0,8}}cat[ \t]{{1,4}}{_SENSITIVE}",
     r"(?:\{|\b)cat(?:,|\$\{?IFS\}?)/?etc/",
 )
@@ -362,6 +393,13 @@ _sql = (
         rf"(?:\b\d{{1,12}}|\)){_GAP}(?:or|and){_NO_GAP}(?:sleep|benchmark|pg_sleep|exists|ascii"
         rf"|substring)[ ]{{0,4}}\(",
         rf"\A\s{{0,8}}(?:or|and){_GAP}\d{{1,9}}[ ]{{0,4}}=[ ]{{0,4}}\d",
+    ),
+    # A condition that asks another table.
+    _attack(
+        _any_of("select"),
+        rf"(?:{_QUOTE}\)?|\b\d{{1,12}}\)?)[ ]{{0,4}}(?:or|and|\|\||xor)[ ]{{0,4}}\([ ]{{0,4}}select\b"
+        rf"{_GAP}(?:[*\d]|\w{{1,40}}+\(|{_NAME}{_GAP}from{_GAP}{_NAME}"
+        rf"(?:{_GAP}(?:where|limit)\b|[ )]{{0,4}}(?:[=<>#]|--)))",
     ),
     # A second statement.
     _attack(
@@ -424,7 +462,7 @@ _EARLIER: Final = 2000
 
 
 def _find_sql(text: str) -> Iterable[Span]:
-    found = [span for detector in _sql for span in detector.find(text)]
+    found = [span for find in _sql for span in find(text)]
     decoded = _decoded(text)
     for source in (text, decoded):
         if source is None or found or "union" not in (low := source.lower()):
@@ -437,7 +475,7 @@ def _find_sql(text: str) -> Iterable[Span]:
     return found
 
 
-_path = _attack(
+_find_path = _attack(
     _any_of(
         "..",
         "/etc/",
@@ -479,7 +517,7 @@ _CALL: Final = (
     r"|this\.src\b"
     r"|(?:top|self)\[)"
 )
-_script = _attack(
+_find_script = _attack(
     _any_of("<", "script:", "data:text/html", "expression(", "srcdoc"),
     rf"<script\b[^>]{{0,300}}+>[^<]{{0,300}}?{_CALL}",
     r"<script\b[^>]{0,200}\bsrc\s{0,4}=\s{0,4}(?:['\"]?(?:https?:)?//|['\"]?data:)",
@@ -496,7 +534,7 @@ _script = _attack(
     r"|height)\s{0,4}=\s{0,4}['\"]?0\b",
 )
 
-_code = _attack(
+_find_code = _attack(
     _any_of(
         "${",
         "{{",
@@ -539,7 +577,8 @@ _code = _attack(
 
 # A host in a URL, with what stands before it.
 _URL: Final = _known(
-    r"\b(?:jar:)?([a-z][a-z0-9+.-]{1,10}):/{2,3}([^\s/?#!\\\"'<>]{1,255})([^\s\"'<>]{0,200})", re.IGNORECASE
+    r"\b(?:jar:)?([a-z][a-z0-9+.-]{1,10}):[/\\]{2,3}([^\s/?#!\\\"'<>]{1,255})([^\s\"'<>]{0,200})",
+    re.IGNORECASE,
 )
 _METADATA: Final = frozenset(
     {
@@ -568,11 +607,11 @@ _NUMERIC: Final = _known(
 
 
 def _find_ssrf(text: str) -> Iterable[Span]:
-    if "://" not in text and "%3a%2f%2f" not in text.lower():
-        if text.strip() in _METADATA_ADDRESSES:
-            return [(0, len(text))]
-        return []
-    text_read = text if "://" in text else unquote(text)
+    is_read = "://" in text or ":\\\\" in text
+    if not is_read and "%3a%2f%2f" not in text.lower():
+        host = re.split("[/:]", text.strip().lstrip("/"), maxsplit=1)[0]
+        return [(0, len(text))] if host in _METADATA_ADDRESSES and len(text.split()) == 1 else []
+    text_read = text if is_read else unquote(text)
     found: list[Span] = []
     for match in _URL.finditer(text_read):
         # An address of one's own network is what a URL leads to if it is the whole of a value; in prose,
@@ -592,7 +631,8 @@ def _is_forged(scheme: str, authority: str, *, whole: bool) -> bool:
     if scheme not in {"http", "https", "ftp", "ws", "wss"}:
         return False
     userinfo, _, host = authority.rpartition("@")
-    host = unquote(host)
+    # As browsers read it: https://www.unicode.org/reports/tr46/.
+    host = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".")
     host = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
     host = host.rstrip(".,;)")
     if host in _METADATA or host.endswith((".compute.internal", *_REBINDING)):
@@ -641,24 +681,28 @@ def _number(text: str) -> int | None:
 
 
 DEFAULT_BLOCKED_PATTERNS: Final[dict[str, Detector]] = {
-    "shell_injection": _shell,
-    "sql_injection": Detector(_find_sql, _TOOLS, stable=True),
-    "path_traversal": _path,
-    "script_injection": _script,
-    "code_injection": _code,
-    "ssrf": Detector(_find_ssrf, _TOOLS, stable=True),
+    name: Detector(_as_seen(find), _TOOLS, stable=True)
+    for name, find in {
+        "shell_injection": _find_shell,
+        "sql_injection": _find_sql,
+        "path_traversal": _find_path,
+        "script_injection": _find_script,
+        "code_injection": _find_code,
+        "ssrf": _find_ssrf,
+    }.items()
 }
 """Known forms of attacks on what is behind a tool, looked for in prompts and arguments."""
 
 
 _EMAIL: Final = _known(
-    r"(?<![\w.%+-])[\w.%+-]{1,64}+@(?:[^\W_][\w-]{0,62}+\.){1,8}([^\W\d_]{2,24}+)(?![\w@-])"
+    r"(?:(?<![\w.%+-])[\w.%+-]{1,64}+@|(?:(?<=%[0-9A-Fa-f]{2})|(?<![\w.%+-]))[\w.+-]{1,64}+%40)"
+    r"(?:[^\W_][\w-]{0,62}+\.){1,8}([^\W\d_]{2,24}+)(?![_-]{0,8}[^\W_]|@)"
 )
 _NO_TLD: Final = frozenset({"png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "py", "json", "html"})
 
 
 def _find_email(text: str) -> Iterable[Span]:
-    if "@" not in text:
+    if "@" not in text and "%40" not in text:
         return
     for match in _EMAIL.finditer(text):
         # icon@2x.png is a file, and git@host: the address of a repository.
@@ -679,8 +723,23 @@ _PHONE: Final = _known(
 )
 
 
+_THING: Final = _known(
+    r"(?:\b(?:order|invoice|lot|item|batch|ticket|part|article|sku|serial|tracking|rma|model|docket"
+    r"|(?:customer|account|contract|policy|reference|ref|booking|case)(?=.?(?:no|nr|num|id|#))"
+    r"|(?:bestell|rechnungs|kunden|konto|artikel|auftrags|vorgangs)(?=nummer|nr)|rechnung)"
+    r"[ ]?(?:number|nummer|no|nr|id|#)?"
+    r"[ :.#]{0,3})\Z",
+    re.IGNORECASE,
+)
+
+
 def _find_phone(text: str) -> Iterable[Span]:
-    return [match.span() for match in _PHONE.finditer(text)]
+    for match in _PHONE.finditer(text):
+        # What says of itself that it is the number of something else is none of a person.
+        if match.group().startswith("+") or not _THING.search(
+            text[max(0, match.start() - 32) : match.start()]
+        ):
+            yield match.span()
 
 
 _SSN: Final = _known(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])")
@@ -742,7 +801,7 @@ _IPV6: Final = _known(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,35}(?![\w:]
 _VERSION: Final = _known(
     r"(?:\b(?:v|ver|version|versions|release|releases|rev|revision|build|firmware|driver|patch|update"
     r"|upgrade|kernel|section|chapter|clause|oid)"
-    r"[ :.=]{0,3}|[=<>~^]=?[ ]?)\Z",
+    r"[ :.=]{0,3}|(?:[=<>~^]=|[<>~^])[ ]?)\Z",
     re.IGNORECASE,
 )
 _RESOLVERS: Final = frozenset({"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9"})
@@ -827,7 +886,10 @@ _KEY: Final = _known(
     r"|SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}"
     r"|eyJ[A-Za-z0-9_-]{10,2000}+\.eyJ[A-Za-z0-9_-]{10,4000}+\.[A-Za-z0-9_-]{10,1000}+"
     r")(?![A-Za-z0-9])"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]{0,8000}+-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+    # To its end; where that is missing, as far as it looks like one.
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    r"(?:(?:[^-]|-(?!----(?:END|BEGIN))){0,8000}+-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
+    r"|(?:(?:\s|\\[nr]){0,4}+[A-Za-z0-9+/=]{16,80}+){0,100}+)"
 )
 _KEY_STARTS: Final = (
     "sk-",
@@ -860,16 +922,20 @@ def _find_key(text: str) -> Iterable[Span]:
 
 
 def _with_digits(find: Find) -> Detector:
-    return Detector(lambda text: find(text) if _DIGIT.search(text) else (), stable=True)
+    return _personal(lambda text: find(text) if _DIGIT.search(text) else ())
+
+
+def _personal(find: Find) -> Detector:
+    return Detector(_as_seen(find), stable=True)
 
 
 DEFAULT_PII_PATTERNS: Final[dict[str, Detector]] = {
-    "email": Detector(_find_email, stable=True),
+    "email": _personal(_find_email),
     "phone": _with_digits(_find_phone),
     "ssn": _with_digits(_find_ssn),
     "credit_card": _with_digits(_find_card),
     "ip_address": _with_digits(_find_ip),
     "iban": _with_digits(_find_iban),
-    "api_key": Detector(_find_key, stable=True),
+    "api_key": _personal(_find_key),
 }
 """Personal data, and keys by the prefixes that their issuers gave them."""

@@ -580,8 +580,8 @@ class TestPrompts:
             (Message("a" * 30), Message("a" * 20)),
             ({"content": "a" * 30}, {"content": "a" * 20}),
             (
-                {"content": ["a" * 15, {"text": "b" * 15}, {"image": "c"}, {"text": "d"}]},
-                {"content": ["a" * 15, {"text": "b" * 5}, {"image": "c"}, {"text": ""}]},
+                {"content": ["a" * 15, {"text": "b" * 15}, {"image": "c"}, {"text": "d"}, 5]},
+                {"content": ["a" * 15, {"text": "b" * 5}, {"image": "c"}, {"text": ""}, 5]},
             ),
             ({"content": {"a": "a" * 20}}, '{"content": {"a": "a'),
             (["a" * 30], '["' + "a" * 18),

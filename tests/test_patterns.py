@@ -34,6 +34,14 @@ from eventbus._patterns import (
 TEXTS = Path(__file__).parent / "guard_texts"
 
 
+LINE = f"\n{'MIIE+abc/' * 7}"
+PEM = (
+    f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,AB\n{LINE * 20}\n"
+    "-----END RSA PRIVATE KEY-----"
+)
+CUT = f"-----BEGIN PRIVATE KEY-----{LINE * 3}"
+
+
 def table(name):
     """Return the rows of a table: the heading above, and the text, in which ⏎ stands for a line break."""
     heading, rows = "", []
@@ -147,6 +155,26 @@ class TestPersonalData:
             ("email", "write to mia@example.com, please", "mia@example.com"),
             ("email", "Mia.O+tag@mail.example.co.uk.", "Mia.O+tag@mail.example.co.uk"),
             ("email", "<jörg@müller.example>", "jörg@müller.example"),
+            ("email", "_mia@example.com_", "_mia@example.com"),
+            ("email", "mia@example.com-", "mia@example.com"),
+            ("email", "?to%3Dmia%40example.com&x=1", "mia%40example.com"),
+            ("email", "mia\u200b@exam\u200bple.com\u200b!", "mia\u200b@exam\u200bple.com"),
+            ("email", "\u200bmia\uff20example\uff0ecom", "mia\uff20example\uff0ecom"),
+            ("phone", "order it at +1 415 555 2671", "+1 415 555 2671"),
+            ("phone", "customer 415-555-2671", "415-555-2671"),
+            ("phone", "Telefonnummer 030 9018200", "030 9018200"),
+            ("phone", "+1\u00a0415\u00a0555\u2011\u200b2671", "+1\u00a0415\u00a0555\u2011\u200b2671"),
+            (
+                "credit_card",
+                "\uff14\uff11\uff11\uff11 1111\u00a01111\u20091111",
+                "\uff14\uff11\uff11\uff11 1111\u00a01111\u20091111",
+            ),
+            ("ip_address", "ip=93.184.216.34", "93.184.216.34"),
+            ("api_key", PEM.replace("KEY", "KEY BLOCK"), PEM.replace("KEY", "KEY BLOCK")),
+            ("api_key", f"a {PEM} b", PEM),
+            ("api_key", PEM.replace("\n", "\\n"), PEM.replace("\n", "\\n")),
+            ("api_key", f"{CUT} and so on", CUT),
+            ("api_key", "-----BEGIN PRIVATE KEY----- is how", "-----BEGIN PRIVATE KEY-----"),
             ("phone", "call +1 415 555 2671 now", "+1 415 555 2671"),
             ("phone", "call +4930901820", "+4930901820"),
             ("phone", "(415) 555-2671", "(415) 555-2671"),
@@ -193,6 +221,7 @@ class TestPersonalData:
             "+1 23",
             "+1234567890123456",
             "sk-short",
+            "react@next.canary-2",
         ],
     )
     def test_what_only_looks_like_it(self, text):
@@ -353,6 +382,8 @@ SEEDS = [
     "2001:", "[REDACTED:", "%2", "%252e", "&lt;", "eyJaaaaaaaaaa.", "(", "0 ", "+1 1", "1.1.1.", "4111 ",
     "sk-", "-----BEGIN PRIVATE KEY-----", "http://a", "jar:http://", "--\n", "data:text/html,", "javascript:",
     "<iframe src=// ", "etc/passwd ", "DE00 0000 ", " style=", "<!ENTITY ", "<?php ", "exec(",
+    "-----BEGIN PRIVATE KEY-----MIIE", "\\n", "\u200b", "\u200ba@a.", "%40a.", "' or (select ",
+    "order 030 9018200 ",
 ]
 for seed in SEEDS:
     for detector in [*DEFAULT_BLOCKED_PATTERNS.values(), *DEFAULT_PII_PATTERNS.values()]:
