@@ -73,25 +73,37 @@ class Instances:
         Return a callable that calls `method` on the instance of the event's run, holding the run's lock.
         """
         hook, by_run, state = self._hook, self.by_run, self._state
+        locks, tables, place = state.locks, state.tables, id(self)
 
         def call(event: Any) -> Any:
             cid = event.correlation_id
             if cid is None:
                 return method(hook(), event)
-            run = self._locked(cid, name, event)
+            # As in `_locked`, without its call: nearly always the lock is there, and free.
+            run = locks.get(cid)
+            if run is None or not run.lock.acquire(False):
+                run = self._locked(cid, name, event)
+            elif locks.get(cid) is not run:  # pragma: no cover - the run has ended between these steps
+                run.lock.release()
+                run = self._locked(cid, name, event)
             holder, run.holder = run.holder, name
             try:
-                instance = by_run.pop(cid, None)
+                instance = by_run.get(cid)
                 if instance is None:
-                    instance = hook()
-                by_run[cid] = instance
-                self._make_room()
+                    instance = by_run[cid] = hook()
+                    self._make_room()
+                else:
+                    try:
+                        by_run.move_to_end(cid)
+                    except KeyError:  # pragma: no cover - another thread has ended or evicted it just now
+                        by_run[cid] = instance
+                        self._make_room()
                 return method(instance, event)
             finally:
                 run.holder = holder
                 run.lock.release()
                 # After the release: who ends the run from now on finds the lock free, and lets go himself.
-                if run.ended or cid not in by_run or id(self) not in state.tables:
+                if run.ended or cid not in by_run or place not in tables:
                     _let_go(state, cid)
 
         return call
