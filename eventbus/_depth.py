@@ -346,8 +346,14 @@ def enter(event: Any) -> Level:
     """
     Begin an awaited emit inside what awaited emits run around it; trip the outermost if that is too much.
     """
+    outer = level_var.get()
+    if outer is None:
+        # Nothing around it, as nearly always.
+        level = Level(event, None, None)
+        level_var.set(level)
+        return level
     around = list(_active_levels())
-    level = Level(event, around[0] if around else None, level_var.get())
+    level = Level(event, around[0] if around else None, outer)
     level_var.set(level)
     too_deep = len(around) >= MAX_AWAITED_LEVELS
     if sum(type(one.event) is type(event) for one in around) >= MIN_RECURSION:
