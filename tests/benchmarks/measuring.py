@@ -32,7 +32,7 @@ class Effort:
         limit: The largest size at which growth is measured.
     """
 
-    rounds: int = 31
+    rounds: int = 21
     seconds: float = 0.02
     limit: int = 10**9
 
