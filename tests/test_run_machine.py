@@ -1395,7 +1395,7 @@ def _keeps_its_scope_open(run):
 
 
 _order_end, _order_make, _order_close = _order.end, _order.make, _order.close
-_order_refusal_of, _order_deny = _order.refusal_of, _order._deny
+_order_refusal_of, _order_deny = _order.refusal_of, _order.deny_tool
 _drive_answer, _drive_together = _drive.answer, _drive.together
 _run_call_tools, _run_begin = Run.call_tools, Run.begin
 _run_start, _run_complete = _run.RunBase._start, _run.RunBase.complete
@@ -1423,8 +1423,8 @@ BUGS: list[tuple[str, Any, str, bool]] = [
     ("refusal_of", _ignores_refusals_at(BeforeModelCallEvent), "after its refusal", False),
     ("refusal_of", _ignores_refusals_at(BeforeInvocationEvent), "let it not", False),
     ("refusal_of", _refuses_in_its_own_words, "was refused for", False),
-    ("_deny", _tells_no_denial, "was refused for", False),
-    ("_deny", _tells_a_denial_twice, "was refused for", True),
+    ("deny_tool", _tells_no_denial, "was refused for", False),
+    ("deny_tool", _tells_a_denial_twice, "was refused for", True),
     ("_decided", _tells_no_decision, "does not tell what gates decided", False),
     ("close", _ends_with_another_span, "ends no start", True),
     ("close", _ends_twice, "ends no start", False),
@@ -1443,7 +1443,7 @@ BUGS: list[tuple[str, Any, str, bool]] = [
     ("_start", _takes_the_id_around_a_gate, "several runs have one id", False),
     ("Run.begin", _begins_with_the_id_around_it, "several runs have one id", False),
     ("Run.begin", _begins_without_parent, "has the parent None", False),
-    ("_deny", _answers_a_refusal_with_nothing, "answered: [None]", False),
+    ("deny_tool", _answers_a_refusal_with_nothing, "answered: [None]", False),
     ("complete", _forgets_its_result, "without the result", False),
     ("_close_scope", _keeps_its_scope_open, "the ambient id is", False),
 ]
