@@ -35,6 +35,7 @@ _NAMES: Final = frozenset(
 )
 """Errors of connection and time that are not Python's own, by the name of a class of theirs."""
 
+_ABSENT: Final = object()
 _LONGEST_DATE: Final = 64
 
 
@@ -158,8 +159,13 @@ class ModelRetryHook(PolicyHook):
 def is_empty(response: Any) -> bool:
     """
     Tell whether a response has neither tool calls nor anything but whitespace to say.
+
+    A text is what it says itself, and one that has no `content` at all says what nobody here can read.
     """
-    return not _read(response, "tool_calls") and is_blank(_read(response, "content"))
+    if response is None or isinstance(response, str):
+        return is_blank(response)
+    content = _read(response, "content", _ABSENT)
+    return content is not _ABSENT and not _read(response, "tool_calls") and is_blank(content)
 
 
 def is_blank(content: Any) -> bool:
@@ -243,9 +249,9 @@ def _described(error: BaseException) -> str:
     return type(error).__name__ if status is None else f"{type(error).__name__} {status}"
 
 
-def _read(value: Any, name: str) -> Any:
+def _read(value: Any, name: str, default: Any = None) -> Any:
     # What an error of somebody else's does when it is looked at must not fail the gate.
     try:
-        return getattr(value, name, None)
+        return getattr(value, name, default)
     except Exception:
         return None

@@ -137,6 +137,14 @@ class TestEmptyAnswers:
         """A model that returns None has said nothing."""
         assert 2 == ask(None, GOOD).asked
 
+    @pytest.mark.parametrize(
+        ("answer", "asked"),
+        [("hello", 1), (" ", 2), ({"content": "hello"}, 1), (SimpleNamespace(choices=["hello"]), 1)],
+    )
+    def test_an_answer_in_another_form(self, retry, answer, asked):
+        """A text is what it says itself; what cannot be read is not taken for empty, and paid for again."""
+        assert asked == ask(answer, GOOD).asked
+
     def test_an_object_with_the_attributes_of_a_response(self, retry):
         """Any object will do, also one that cannot be read."""
 
