@@ -158,6 +158,8 @@ def _detector(where: str, value: Any) -> Detector:
         pattern = _as_pattern(value)
         if not isinstance(pattern.pattern, str):
             misfit(where, "a pattern of str, not of bytes", pattern)
+        if not pattern.pattern:
+            _rejected(where, "is empty, and would find nothing")
         if steps(pattern, WINDOW) > MOST_STEPS:
             _rejected(
                 where,

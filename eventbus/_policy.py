@@ -120,6 +120,16 @@ class PolicyHook(Hook, metaclass=PolicyType):
             raise
         super().__init_subclass__(**kwargs)
 
+    def _assign(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and (near := _near(name, self._settings, _LIKE)):
+            cls = type(self).__qualname__
+            msg = f"{cls}.{name} is set on an instance; settings are class attributes, so set `{near}` in {cls}."
+            raise TypeError(msg)
+        super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # pragma: no branch - a checker that sees it lets any name be assigned
+        __setattr__ = _assign
+
     @classmethod
     def _settled(cls) -> None:
         """
@@ -218,8 +228,8 @@ def names(where: str, value: Any) -> frozenset[str]:
         misfit(where, what, value)
     if not all(isinstance(name, str) for name in given):
         misfit(where, what, given)
-    if not all(given):
-        misfit(where, f"{what}, none of them empty", given, ValueError)
+    if not all(name and name == name.strip() for name in given):
+        misfit(where, f"{what}, none of them empty or with space around it", given, ValueError)
     return frozenset(given)
 
 
@@ -361,13 +371,24 @@ def _refuse_unknown(policy: type[PolicyHook], where: str, name: str, value: obje
     known = list(policy._settings)
     if not is_code:
         known += [name for name in Hook.__annotations__ if not name.startswith("_")]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=_LIKE if is_code else 0.5)
+    near = _near(name, known, _LIKE if is_code else 0.5)
+    within = sorted(vars(value).keys() & policy._settings) if isinstance(value, type) else []
+    if within:
+        owner = policy.__qualname__
+        msg = f"{where} has `{within[0]}` in it, which does not count; write it in {owner} itself."
+        raise TypeError(msg)
     if is_code and (not near or "_settings" in vars(policy)):
         # A policy's own method may be named like its settings are.
         return
-    hint = f"Did you mean `{near[0]}`?" if near else f"{_known(policy).capitalize()}."
+    hint = f"Did you mean `{near}`?" if near else f"{_known(policy).capitalize()}."
     msg = f"{where} is no setting of {_shipped(policy)}. {hint} Names of your own start with an underscore."
     raise TypeError(msg)
+
+
+def _near(name: str, known: Iterable[str], cutoff: float) -> str | None:
+    # In any case of letters: settings are lower case.
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=cutoff)
+    return near[0] if near else None
 
 
 def _known(policy: type[PolicyHook]) -> str:
@@ -456,9 +477,9 @@ def _take_over(cls: type[PolicyHook], mixin: type) -> None:
         where = f"{mixin.__qualname__}.{name}"
         if setting is None:
             if not name.startswith("_") and not _is_code(value):
-                near = difflib.get_close_matches(name, cls._settings, n=1, cutoff=_LIKE)
+                near = _near(name, cls._settings, _LIKE)
                 if near:
-                    msg = f"{where} is no setting of {_shipped(cls)}. Did you mean `{near[0]}`?"
+                    msg = f"{where} is no setting of {_shipped(cls)}. Did you mean `{near}`?"
                     raise TypeError(msg)
             continue
         owner = next(base for base in cls.__mro__ if name in vars(base))

@@ -1111,6 +1111,7 @@ class TestSettings:
             ("blocked_patterns", ["a"], "a mapping of names to patterns"),
             ("blocked_patterns", {1: "a"}, "names as its keys"),
             ("blocked_patterns", {"": "a"}, "names as its keys"),
+            ("blocked_patterns", {"a": ""}, r"blocked_patterns\['a'\] is empty, and would find nothing"),
             ("blocked_patterns", {"a": "("}, r"blocked_patterns\['a'\] is no regular expression"),
             ("blocked_patterns", {"a": re.compile(b"a")}, "not of bytes"),
             ("blocked_patterns", {"a": 5}, "a regular expression, a Detector, or a function"),

@@ -197,6 +197,23 @@ class TestUnknownNames:
                 def judges(self, request):
                     return True
 
+    @pytest.mark.parametrize(("name", "near"), [("JUDGE", "judge"), ("blockTools", "block_tools")])
+    def test_a_method_in_another_case_of_letters(self, guard, name, near):
+        """A setting in capitals is a misspelt one, too."""
+        with pytest.raises(
+            TypeError, match=rf"Guard.{name} is no setting of GuardHook. Did you mean `{near}`?"
+        ):
+            type(guard)("Guard", (guard,), {name: lambda self, request: None})
+
+    def test_settings_in_a_class_of_their_own(self, guard):
+        """They would not count there."""
+        text = r"Guard.Config has `block_tools` in it, which does not count; write it in .*Guard itself\."
+        with pytest.raises(TypeError, match=text):
+
+            class Guard(guard):
+                class Config:
+                    block_tools = {"shell"}
+
     def test_a_value_in_the_place_of_a_method(self, guard):
         """A method of the policy is no setting."""
         with pytest.raises(TypeError, match=r"Guard\.violations is a method of GuardHook and no setting"):
@@ -328,6 +345,7 @@ class TestValues:
             ("block_tools", [1], TypeError, "collection of names"),
             ("block_tools", [["shell"]], TypeError, "collection of names"),
             ("block_tools", {""}, ValueError, "none of them empty"),
+            ("block_tools", {" shell"}, ValueError, "none of them empty or with space around it"),
             ("block_tools", None, TypeError, "collection of names"),
             ("limit", "3", TypeError, "an int of at least 0, not '3'"),
             ("limit", True, TypeError, "an int of at least 0"),
@@ -499,6 +517,19 @@ class TestAssignment:
         Asked.emit()
 
         assert [("Guard", ["shell"])] == log
+
+    @pytest.mark.parametrize("name", ["block_tools", "block_tool", "BLOCK_TOOLS"])
+    def test_an_instance_has_no_settings(self, guard, name):
+        """Set on an instance, it would be checked by nobody."""
+
+        class Guard(guard):
+            def __init__(self):
+                self.client = "a client"
+                setattr(self, name, "shell")
+
+        text = rf"Guard.{name} is set on an instance; settings are class attributes, so set `block_tools` in"
+        with pytest.raises(TypeError, match=text):
+            Guard()
 
     def test_a_wrong_value_changes_nothing(self, guard):
         """The earlier one stays."""
