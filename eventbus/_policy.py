@@ -123,7 +123,10 @@ class PolicyHook(Hook, metaclass=PolicyType):
     def _assign(self, name: str, value: Any) -> None:
         if not name.startswith("_") and (near := _near(name, self._settings, _LIKE)):
             cls = type(self).__qualname__
-            msg = f"{cls}.{name} is set on an instance; settings are class attributes, so set `{near}` in {cls}."
+            msg = (
+                f"{cls}.{name} is set on an instance; settings are class attributes, "
+                f"so set `{near}` in {cls}."
+            )
             raise TypeError(msg)
         super().__setattr__(name, value)
 
