@@ -18,7 +18,8 @@ from typing import Any, Final, Self, TypeAlias, cast
 import attrs
 
 from ._errors import AmbiguousRunError, TraceFileError, UnknownRunError
-from ._lines import cid_itself, parse_line
+from ._lines import cid_itself
+from ._pasted import read_pasted
 from ._plain import CUT
 from ._schema import identity_of, open_to_read
 
@@ -278,16 +279,20 @@ class TraceReader:
         Return the id that is meant.
 
         Args:
-            text: An id, the beginning of one, or a line of the log (plain or JSON), whose id is taken.
+            text: An id, the beginning of one, or a line of a log, as `read_pasted` takes it.
 
         Raises:
             UnknownRunError: If no run has such an id.
             AmbiguousRunError: If several have.
         """
-        wanted = cid_itself(_id_in(text.strip()))
-        exact = self._all("SELECT cid FROM runs WHERE cid = ?", wanted)
-        if exact:
-            return cast("str", exact[0][0])
+        pasted = read_pasted(text)
+        exact = self._first_of(pasted.ids)
+        if exact is not None:
+            return exact
+        if pasted.beginning is None:
+            msg = "This line belongs to no run: it has no id."
+            raise UnknownRunError(msg)
+        wanted = cid_itself(pasted.beginning)
         # What was shown, or stands in a line, may be cut.
         prefix = wanted.removesuffix(CUT)
         found = self._all(
@@ -297,6 +302,9 @@ class TraceReader:
             CANDIDATES + 1,
         )
         if not prefix or not found:
+            word = self._first_of(pasted.words)
+            if word is not None:
+                return word
             msg = f"{self.path} has no run with the id {wanted!r}, nor one whose id begins so."
             raise UnknownRunError(msg)
         if len(found) > 1:
@@ -305,6 +313,12 @@ class TraceReader:
             msg = f"The ids of several runs begin with {prefix!r}: {', '.join(ids)}{more}; give more of one."
             raise AmbiguousRunError(msg, ids)
         return cast("str", found[0][0])
+
+    def _first_of(self, ids: Sequence[str]) -> str | None:
+        for cid in map(cid_itself, ids):
+            for (found,) in self._all("SELECT cid FROM runs WHERE cid = ?", cid):
+                return cast("str", found)
+        return None
 
     def run(self, text: str) -> StoredRun:
         """
@@ -525,21 +539,6 @@ def _like(text: str) -> str:
 
 def _seconds(moment: float | datetime | None) -> float | None:
     return moment.timestamp() if isinstance(moment, datetime) else moment
-
-
-def _id_in(text: str) -> str:
-    with suppress(ValueError):
-        cid = parse_line(text).cid
-        if cid is None:
-            msg = "This line belongs to no run: it has no id."
-            raise UnknownRunError(msg)
-        return cid
-    with suppress(ValueError, RecursionError):
-        told: object = json.loads(text) if text.startswith("{") else None
-        cid = cast("dict[str, Any]", told).get("cid") if isinstance(told, dict) else None
-        if isinstance(cid, str):
-            return cid
-    return text
 
 
 def _stored(row: Any) -> StoredEvent:

@@ -140,6 +140,21 @@ class TestFind:
         with pytest.raises(UnknownRunError, match="no id"):
             reader.find(format_line(1.0, None, "ORDER PLACED"))
 
+    @pytest.mark.parametrize(
+        "text", ["12:00 INFO [cid=abx] INF START", f"web-1 | {format_line(1.0, 'abx', 'INF START')}"]
+    )
+    def test_a_line_of_a_collector(self, reader, text):
+        """Its id is found among what stands around it."""
+        assert "abx" == reader.find(text)
+
+    @pytest.mark.parametrize("cid", [" abc", "abc ", "\tabc", '{"cid": "abc"}', '"abc"', "abc…", "abc x\n"])
+    def test_an_id_that_looks_like_another(self, path, cid):
+        """An id that is there as it stands is meant, whatever else it might mean."""
+        write(path, [row(one, "step.started") for one in ("abc", cid)])
+        with trace.open(path) as reader:
+            assert cid == reader.find(cid)
+            assert [cid] == [event.correlation_id for event in reader.events(cid)]
+
     def test_an_ambiguous_prefix_names_candidates(self, reader):
         """In their order; the error is a LookupError too."""
         with pytest.raises(AmbiguousRunError, match="abc, abcd, abx") as caught:
