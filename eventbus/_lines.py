@@ -40,6 +40,7 @@ _ELLIPSIS_BYTES: Final = 3
 # further node takes two characters at least.
 _LIMITS: Final = Limits(depth=_VALUE // 2, nodes=_VALUE, text=_VALUE, total=16 * _VALUE)
 
+_FRACTIONS: Final = tuple([f".{millisecond:03d}Z" for millisecond in range(1000)])
 _EPOCH: Final = "1970-01-01T00:00:00.000Z"
 _HEAD: Final = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})\.([0-9]{3})Z(?: |$)"
@@ -48,7 +49,20 @@ _FIELD: Final = re.compile(r"([^\s=\"\\\[\],]+)=")
 _NO_NAME: Final = re.compile(r"[\s=\"\\\[\],]")
 _ITEM: Final = re.compile(r"[^\s=\"\\\[\],]+")
 
-_encode: Final[Callable[[Any], str]] = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+def _make_encode() -> Callable[[Any], str]:
+    # `JSONEncoder.encode` makes an encoder for each value, which takes longer than the value.
+    encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+    make: Any = vars(json.encoder).get("c_make_encoder")
+    separators = (encoder.key_separator, encoder.item_separator)
+    try:
+        chunks = make(None, encoder.default, encode_basestring, None, *separators, False, False, True)
+    except TypeError:  # pragma: no cover - an interpreter that has none, or another
+        return encoder.encode
+    return lambda value: "".join(chunks(value, 0))
+
+
+_encode: Final = _make_encode()
 _decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().raw_decode
 
 
@@ -189,7 +203,7 @@ def stamp(timestamp: float) -> str:
     """
     try:
         milliseconds = math.floor((timestamp + 0.0) * 1000 + 0.5)
-        return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
+        return f"{_second(milliseconds // 1000)}{_FRACTIONS[milliseconds % 1000]}"
     except Exception:
         return _EPOCH
 
@@ -285,7 +299,12 @@ def parse_line(text: str) -> ParsedLine:
 
 def _is_clean(name: str, value: str) -> bool:
     # What nearly all values are: nothing to cut, to mask or to quote.
-    return len(value) <= _VALUE and value.isidentifier() and name.isidentifier() and not is_secret(name)
+    return len(value) <= _VALUE and value.isidentifier() and _is_open(name)
+
+
+@lru_cache(maxsize=256)
+def _is_open(name: str) -> bool:
+    return name.isidentifier() and not is_secret(name)
 
 
 def _copy(name: str, value: object, redact: Redact) -> object:
