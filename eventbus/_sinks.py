@@ -97,11 +97,12 @@ class Stderr:
             ValueError: If it is closed.
         """
         stream: TextIO | None = sys.stderr
+        original: TextIO | None = sys.__stderr__
         if stream is None:
             msg = "there is no stderr"
             raise OSError(msg)
         text = line + "\n"
-        if stream is not cast("TextIO | None", sys.__stderr__):
+        if stream is not original:
             try:
                 stream.write(text)
             except UnicodeEncodeError as error:
@@ -133,22 +134,25 @@ class LineLogger(structlog.BoundLoggerBase):
         self._logger.write(line)
 
 
-def line_logger(render: Callable[[Entry], str]) -> LineLogger:
+def line_logger(render: Callable[[Any, str, Any], str]) -> LineLogger:
     """
     Return a private structlog logger on stderr; the global configuration is neither read nor changed.
+
+    Args:
+        render: A processor that makes a line of an entry.
     """
-
-    def processor(_logger: Any, _method: str, entry: Any) -> str:
-        return render(entry)
-
-    return LineLogger(Stderr(), [processor], {})
+    return LineLogger(Stderr(), [render], {})
 
 
 def stderr_sink() -> Sink:
     """
     Return a sink for lines on stderr.
     """
-    return line_logger(lambda entry: format_line(entry.timestamp, entry.cid, entry.body)).write
+
+    def render(_logger: Any, _method: str, entry: Entry) -> str:
+        return format_line(entry.timestamp, entry.cid, entry.body)
+
+    return line_logger(render).write
 
 
 def json_sink(redact: Callable[[], Redact]) -> Sink:
@@ -156,7 +160,7 @@ def json_sink(redact: Callable[[], Redact]) -> Sink:
     Return a sink for one JSON object per line on stderr, of 4 KiB at most.
     """
 
-    def render(entry: Entry) -> str:
+    def render(_logger: Any, _method: str, entry: Entry) -> str:
         record: dict[str, Any] = {
             "event": event_name(entry),
             "channel": channel(entry),
