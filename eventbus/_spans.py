@@ -25,6 +25,9 @@ _AROUND: Final = {
     TOOL: frozenset({RUN, TURN, STEP}),
 }
 
+_NEAR: Final = 64
+"""How many open spans a look around passes: whatever is further out is found by its run's id."""
+
 _tables: weakref.WeakSet[OpenSpans] = weakref.WeakSet()
 
 
@@ -106,9 +109,10 @@ class OpenSpans:
         """
         Return what a new run was started in: a call, turn or step of its parent, or of a run of the same id.
         """
-        for node in self._enclosing():
-            if node.cid in {cid, parent_id}:
-                return node
+        if self.knows(cid) or self.knows(parent_id):
+            for node in self._enclosing():
+                if node.cid in {cid, parent_id}:
+                    return node
         return None if parent_id is None else self._innermost(parent_id)
 
     def around(self, cid: str, kind: str) -> Node | None:
@@ -244,11 +248,14 @@ class OpenSpans:
             del self._by_cid[run.cid]
 
     def _enclosing(self) -> Iterator[Node]:
-        node = self._current.get()
-        while node is not None:
-            if node.run is not None:
-                yield node
-            node = node.outer
+        node = _open_from(self._current.get())
+        for _ in range(_NEAR):
+            if node is None:
+                return
+            yield node
+            outer = _open_from(node.outer)
+            node.outer = outer
+            node = outer
 
     def _innermost(self, cid: str, kind: str = STEP) -> Node | None:
         with self._lock:

@@ -137,6 +137,33 @@ def test_an_overlapping_chain_does_not_grow(spans):
     assert length < 5
 
 
+def test_many_runs_begun_in_one_place(spans):
+    """A look around passes few of them, whichever is asked for, and finds what is too far out by its id."""
+    runs = [opened(spans, RUN, cid=f"{number}", capacity=200) for number in range(200)]
+    seen = []
+    enclosing = spans._enclosing
+    spans._enclosing = lambda: (seen.append(node) or node for node in enclosing())
+    assert [runs[0]] * 2 == [spans.around("0", TOOL), spans.current("0")]
+    assert [runs[-1]] * 2 == [spans.around("199", TOOL), spans.current("199")]
+    assert runs[0] is spans.around_run("new", "0")
+    assert len(seen) < len(runs)
+    seen.clear()
+    assert spans.around_run("new", "nobody") is None
+    assert [] == seen
+
+
+def test_many_that_were_closed_elsewhere(spans):
+    """They are passed over once."""
+    run = opened(spans, RUN)
+    steps = [opened(spans, STEP, f"{number}") for number in range(50)]
+    last = opened(spans, STEP, "last")
+    closer = threading.Thread(target=lambda: [spans.close("r", STEP, step.key) for step in steps])
+    closer.start()
+    closer.join()
+    assert spans.around("x", STEP) is None
+    assert run is last.outer
+
+
 def test_what_is_closed_elsewhere_is_not_current_here(spans):
     """The thread in which it was opened goes on with what was around it."""
     run, step = opened(spans, RUN), opened(spans, STEP)
