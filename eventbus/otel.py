@@ -160,6 +160,7 @@ class TelemetryHook(PolicyHook):
         self._logger = logs.get_logger(*scope)
         self._meter = meters.get_meter(*scope)
         self._spans = OpenSpans()
+        self._off = True
         self._look()
         self._inference_duration = self._histogram(names.INFERENCE_DURATION)
         self._agent_duration = self._histogram(names.AGENT_DURATION)
@@ -205,7 +206,7 @@ class TelemetryHook(PolicyHook):
             names.PARENT_CID: text(event.parent_id, "parent_id"),
         }
         node = Node(cid, event.span_id, RUN)
-        parent = self._spans.around_run(cid, event.parent_id)
+        parent = self._spans.around_run(cid, event.parent_id if isinstance(event.parent_id, str) else None)
         self._start(node, parent, event, _named(names.INVOKE_AGENT, agent), attributes)
         if self.record_content and event.message is not None and _records(node):
             said = messages(event.message, "user", names.INPUT_MESSAGES)
@@ -280,14 +281,14 @@ class TelemetryHook(PolicyHook):
         """
         End the span of a step.
         """
-        self._end_in_run(STEP, event, event.error)
+        self._end_in_run(STEP, event, _error(event) if isinstance(event, StepFailedEvent) else None)
 
     @on(ModelCallFailedEvent)
     def end_failed_model_call(self, event: ModelCallFailedEvent) -> None:
         """
         End the span of a model call that raised, and say so in an event.
         """
-        error = names.OTHER if event.error is None else event.error
+        error = _error(event)
         node = self._close(MODEL, event)
         if node is None:
             return
@@ -343,7 +344,7 @@ class TelemetryHook(PolicyHook):
         if node is None:
             return
         if isinstance(event, ToolCallFailedEvent):
-            error: Any = names.OTHER if event.error is None else event.error
+            error = _error(event)
         else:
             result = event.result
             error = get(result, "error")
@@ -385,7 +386,7 @@ class TelemetryHook(PolicyHook):
         outcome = "max_turns"
         attributes: dict[str, Any] = only(node.counts, *_COUNTED)
         if isinstance(event, InferenceFailedEvent):
-            outcome, error = "failed", names.OTHER if event.error is None else event.error
+            outcome, error = "failed", _error(event)
         elif isinstance(event, InferenceCompletedEvent):
             outcome = "completed"
             if self.record_content and _records(node) and event.result is not None:
@@ -461,9 +462,10 @@ class TelemetryHook(PolicyHook):
         return None if cid is None or (self._off and not self._spans.knows(cid)) else cid
 
     def _look(self) -> bool:
-        # The API's own providers record nothing; for them, nothing is prepared and nothing kept. Asking for
-        # the global ones takes so long that it is not done at every event.
-        self._off = all(type(one).__module__.startswith(_OF_THE_API) for one in self._providers())
+        # The API's own providers record nothing; for them, nothing is prepared and nothing kept. A global one
+        # is set once, and is asked for once a run until then: that takes too long for every event.
+        if self._off:
+            self._off = all(type(one).__module__.startswith(_OF_THE_API) for one in self._providers())
         return self._off
 
     def _start_in_run(self, cid: str, kind: str, event: Any, name: str, attributes: dict[str, Any]) -> Node:
@@ -524,7 +526,7 @@ class TelemetryHook(PolicyHook):
         if error is not None:
             node.span.set_attribute(names.ERROR_TYPE, error_type(error))
             node.span.set_status(
-                Status(StatusCode.ERROR, None if error == names.OTHER else error_text(error))
+                Status(StatusCode.ERROR, None if error is names.OTHER else error_text(error))
             )
         node.span.end(end)
         return (end - node.start) / 1e9 if seconds is None else seconds
@@ -572,6 +574,11 @@ class TelemetryHook(PolicyHook):
             attributes=told(attributes),
             event_name=name,
         )
+
+
+def _error(event: Any) -> Any:
+    # A failure that nobody gave an error is one all the same.
+    return names.OTHER if event.error is None else event.error
 
 
 def _context(node: Node) -> Context | None:

@@ -397,10 +397,29 @@ class TestAttributes:
         ModelCallFailedEvent.emit(span_id="1", **AT)
         ToolCallStartedEvent.emit(tool_call=None, span_id="1", **AT)
         ToolCallFailedEvent.emit(tool_call=None, span_id="1", **AT)
+        StepStartedEvent.emit(span_id="1", **AT)
+        StepFailedEvent.emit(span_id="1", **AT)
         InferenceFailedEvent.emit(span_id="0", **AT)
-        assert [("invoke_agent", "chat", "execute_tool", "turn")] == telemetry.tree()
-        assert "_OTHER" == telemetry.one("invoke_agent").attributes[names.ERROR_TYPE]
-        assert telemetry.one("chat").status.description is None
+        assert [("invoke_agent", "chat", "execute_tool", "step", "turn")] == telemetry.tree()
+        for name in ("invoke_agent", "chat", "execute_tool", "step"):
+            assert "_OTHER" == telemetry.one(name).attributes[names.ERROR_TYPE]
+            assert telemetry.one(name).status.description is None
+
+    def test_values_that_may_do_anything(self, telemetry):
+        """An error that cannot be compared and an id that cannot be looked up lose no span."""
+
+        class Uncomparable(Exception):
+            def __eq__(self, other):
+                raise AssertionError("compared")
+
+        InferenceStartedEvent.emit(agent="sundae", parent_id=["p"], span_id="0", **AT)
+        ToolCallStartedEvent.emit(tool_call=ToolCall("c", "lookup"), span_id="1", **AT)
+        ToolCallFailedEvent.emit(
+            tool_call=ToolCall("c", "lookup"), error=Uncomparable("no"), span_id="1", **AT
+        )
+        InferenceFailedEvent.emit(error=Uncomparable("no"), span_id="0", **AT)
+        assert [("invoke_agent sundae", "execute_tool lookup")] == telemetry.tree()
+        assert "no" == telemetry.one("execute_tool lookup").status.description
 
     def test_sampling_sees_what_it_needs(self):
         """What the conventions call sampling-relevant is there when the span is started."""
