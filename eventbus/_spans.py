@@ -134,6 +134,12 @@ class OpenSpans:
                 return node
         return self._innermost(cid)
 
+    def here(self) -> Node | None:
+        """
+        Return what is open around this thread or task; None if nothing is.
+        """
+        return next(self._enclosing(), None)
+
     def open(self, node: Node, parent: Node | None, capacity: int) -> tuple[list[Node], list[Node]]:
         """
         Put a new node in, and make it the current one of this thread or task.
@@ -165,7 +171,7 @@ class OpenSpans:
             self._nodes[node.cid, node.kind, node.key] = node
             if len(self._runs) > capacity:
                 evicted += self._take(next(iter(self._runs)))
-        outer = next(self._enclosing(), None)
+        outer = self.here()
         if outer is not None:
             # The chain must not grow for as long as somebody opens the next one before the last one ends.
             outer.outer = _open_from(outer.outer)

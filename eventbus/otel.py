@@ -11,9 +11,10 @@ import time
 from contextvars import ContextVar
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 try:
-    from opentelemetry import metrics, trace
+    from opentelemetry import context, metrics, trace
     from opentelemetry._logs import SeverityNumber, get_logger_provider
     from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
     from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -89,6 +90,9 @@ _EVICTED: Final = "dropped to make room: too many were open"
 
 _COUNTED: Final = (names.DENIED_CALLS, names.GATE_DECISIONS, names.HANDLER_FAILURES)
 
+# Weak: what is open is not kept when a hook is unregistered.
+_hooks: Final[WeakValueDictionary[type[TelemetryHook], TelemetryHook]] = WeakValueDictionary()
+
 _trace_id: ContextVar[int | None] = ContextVar("eventbus_trace_id", default=None)
 
 
@@ -160,6 +164,7 @@ class TelemetryHook(PolicyHook):
         self._logger = logs.get_logger(*scope)
         self._meter = meters.get_meter(*scope)
         self._spans = OpenSpans()
+        _hooks[type(self)] = self
         self._off = True
         self._look()
         self._inference_duration = self._histogram(names.INFERENCE_DURATION)
@@ -177,6 +182,21 @@ class TelemetryHook(PolicyHook):
             attribute: self._meter.create_counter(one.name, one.unit, one.description)
             for attribute, one in names.USED.items()
         }
+
+    @classmethod
+    def current_context(cls) -> Context:
+        """
+        Return OpenTelemetry's current context with this hook's innermost open span here as its span.
+
+        What a tool, model or step makes with it, or while it attaches it, is under the span of its call.
+
+        Returns:
+            The context; the current one where this thread or task is in no run that is recorded.
+        """
+        hook = _hooks.get(cls)
+        node = None if hook is None else hook._spans.here()
+        around = None if node is None else _context(node)
+        return context.get_current() if around is None else around
 
     def _histogram(self, one: names.Instrument) -> metrics.Histogram:
         return self._meter.create_histogram(
@@ -482,12 +502,12 @@ class TelemetryHook(PolicyHook):
         node.known = told(attributes)
         started = nanoseconds(event.timestamp)
         node.start = time.time_ns() if started is None else started
-        context = None if parent is None else _context(parent)
+        around = None if parent is None else _context(parent)
         kind = SpanKind.CLIENT if node.kind == MODEL else SpanKind.INTERNAL
         token = _trace_id.set(int(node.cid, 16) if _TRACE_ID.fullmatch(node.cid) else None)
         try:
             node.span = self._tracer.start_span(
-                name, context, kind=kind, attributes=node.known, start_time=node.start
+                name, around, kind=kind, attributes=node.known, start_time=node.start
             )
         finally:
             _trace_id.reset(token)

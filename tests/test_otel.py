@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import gc
 import gzip
 import io
 import json
@@ -25,7 +26,7 @@ import strategies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logged import CID, NOON, SECRET, stderr_lines
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
@@ -309,6 +310,41 @@ class TestTree:
             seen.append(trace.get_current_span())
         assert [("request", ("invoke_agent sundae", "execute_tool lookup"))] == telemetry.tree()
         assert [request, request] == seen
+
+    def test_what_a_tool_does_under_its_call(self, telemetry):
+        """Spans that it makes in the hook's context are under the call's, on whichever thread it runs."""
+        tracer = telemetry.traces.get_tracer("app")
+
+        def query(call):
+            with tracer.start_as_current_span(f"query {call.name}", telemetry.hook.current_context()):
+                return 1
+
+        with Run(agent="sundae") as run:
+            run.call_tools([ToolCall("c", "a"), ToolCall("c", "b")], query, parallel=2)
+        [(_, *calls)] = telemetry.tree()
+        assert [("execute_tool a", "query a"), ("execute_tool b", "query b")] == sorted(calls)
+
+    def test_the_context_where_nothing_is_open(self, telemetry):
+        """It is OpenTelemetry's current one: before the first run, after a run, and of another hook."""
+        other = Telemetry(name="Other", sampler=ALWAYS_OFF)
+        hooks = telemetry.hook, other.hook, TelemetryHook
+        with telemetry.traces.get_tracer("app").start_as_current_span("request"):
+            now = context.get_current()
+            assert [now] * 3 == [hook.current_context() for hook in hooks]
+            with Run(agent="sundae"):
+                inside = [trace.get_current_span(hook.current_context()) for hook in hooks]
+                assert [True, False, True] == [span.is_recording() for span in inside]
+            assert [now] * 3 == [hook.current_context() for hook in hooks]
+        assert telemetry.one("invoke_agent sundae").context == inside[0].get_span_context()
+        assert "request" == inside[2].name
+
+    def test_an_unregistered_hook_has_no_context(self, telemetry):
+        """What was open in it is forgotten."""
+        with Run(agent="sundae"):
+            telemetry.hook.unregister()
+            telemetry.made.clear()
+            gc.collect()
+            assert context.get_current() == telemetry.hook.current_context()
 
     def test_two_hooks(self, telemetry):
         """Each records for itself."""
@@ -1166,7 +1202,7 @@ class TestProcesses:
             PLAY
             + """
 play()
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
