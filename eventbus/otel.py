@@ -222,7 +222,7 @@ class TelemetryHook(PolicyHook):
         attributes = {
             names.OPERATION_NAME: names.INVOKE_AGENT,
             names.AGENT_NAME: agent,
-            names.CONVERSATION_ID: text(get(event.message, "thread"), "thread"),
+            names.CONVERSATION_ID: _conversation(event.message),
             names.PARENT_CID: text(event.parent_id, "parent_id"),
         }
         node = Node(cid, event.span_id, RUN)
@@ -264,6 +264,7 @@ class TelemetryHook(PolicyHook):
             names.OPERATION_NAME: names.CHAT,
             names.PROVIDER_NAME: self.provider_name,
             names.REQUEST_MODEL: model,
+            names.CONVERSATION_ID: _conversation(get(event.run, "message")),
             names.ATTEMPT: whole(event.attempt),
         }
         self._start_in_run(cid, MODEL, event, _named(names.CHAT, model), attributes)
@@ -599,6 +600,10 @@ class TelemetryHook(PolicyHook):
 def _error(event: Any) -> Any:
     # A failure that nobody gave an error is one all the same.
     return names.OTHER if event.error is None else event.error
+
+
+def _conversation(message: Any) -> str | None:
+    return text(get(message, "thread"), "thread")
 
 
 def _context(node: Node) -> Context | None:

@@ -374,11 +374,12 @@ class TestAttributes:
         telemetry = Telemetry(provider_name="openai")
         usage = {"prompt_tokens": 10, "completion_tokens": 3}
         response = ModelResponse("ok", model="m-1-0613", finish_reason="stop", usage=usage)
-        with Run(agent="sundae", correlation_id=CID) as run:
+        with Run(agent="sundae", message=Message("hi", thread="t-1"), correlation_id=CID) as run:
             run.call_model(lambda _, **__: response, ["hi"], model="m-1", temperature=0.5, max_tokens=100)
         expected = {
             names.OPERATION_NAME: "chat",
             names.PROVIDER_NAME: "openai",
+            names.CONVERSATION_ID: "t-1",
             names.REQUEST_MODEL: "m-1",
             names.RESPONSE_MODEL: "m-1-0613",
             names.FINISH_REASONS: ("stop",),
