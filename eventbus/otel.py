@@ -480,7 +480,11 @@ class TelemetryHook(PolicyHook):
     def _run_of(self, event: Any) -> str | None:
         # None for what is not recorded.
         cid: str | None = event.correlation_id
-        return None if cid is None or (self._off and not self._spans.knows(cid)) else cid
+        if cid is None or self._spans.knows(cid):
+            return cid
+        # A `Run` has told its start. One that is not known began before there was a provider, or made room:
+        # pieces of it would be traces of their own, and make room in turn.
+        return None if self._off or event.run is not None else cid
 
     def _look(self) -> bool:
         # The API's own providers record nothing; for them, nothing is prepared and nothing kept. A global one

@@ -635,6 +635,19 @@ class TestStartsAndEnds:
         assert ["execute_tool lookup", "step more", "step plan"] == sorted(s.name for s in telemetry.spans)
         assert 0 == telemetry.kept
 
+    def test_a_run_that_began_before_the_hook(self):
+        """It is not recorded, not even in pieces; nor is one that had to make room."""
+        with Run(agent="before") as run, run.step("plan"):
+            telemetry = Telemetry(stateful_capacity=1)
+            converse(run, answer(ToolCall("c", "lookup")))
+        assert ([], 0) == (telemetry.spans, telemetry.kept)
+        with stderr_lines(), Run(agent="outer", correlation_id="a") as outer:
+            with Run(agent="inner", correlation_id="b") as inner:
+                converse(inner, answer())
+            converse(outer, answer())
+        assert [("invoke_agent outer", ("invoke_agent inner", ("turn", "chat m-1")))] == telemetry.tree()
+        assert 0 == telemetry.kept
+
     def test_the_same_start_twice(self, telemetry):
         """The first is closed, and the second has the end."""
         for _ in range(2):
