@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from contextvars import ContextVar
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -159,7 +159,7 @@ class TelemetryHook(PolicyHook):
 
     def __init__(self) -> None:
         traces, meters, logs = self._providers()
-        scope = (_SCOPE, version(_SCOPE))
+        scope = (_SCOPE, _version())
         self._tracer = traces.get_tracer(*scope)
         self._logger = logs.get_logger(*scope)
         self._meter = meters.get_meter(*scope)
@@ -604,6 +604,14 @@ class TelemetryHook(PolicyHook):
 def _error(event: Any) -> Any:
     # A failure that nobody gave an error is one all the same.
     return names.OTHER if event.error is None else event.error
+
+
+def _version() -> str | None:
+    try:
+        return version(_SCOPE)
+    except PackageNotFoundError:
+        # A copy of the source, in a bundle or on the path, says none.
+        return None
 
 
 def _conversation(message: Any) -> str | None:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -492,6 +493,29 @@ class TestAttributes:
         assert [] == telemetry.spans
         assert names.AGENT_DURATION.name in telemetry.metrics()
         assert 0 == telemetry.kept
+
+
+class TestScope:
+    def test_names_the_library(self, telemetry):
+        """Spans, metrics and events say that eventbus has made them, and which version."""
+        with Run(agent="sundae") as run:
+            run.call_tools([ToolCall("c", "lookup")], raise_it(ValueError("no")))
+        scopes = [span.instrumentation_scope for span in telemetry.spans]
+        scopes += [data.instrumentation_scope for data in telemetry.logs.get_finished_logs()]
+        scopes += [one.scope for one in telemetry.reader.get_metrics_data().resource_metrics[0].scope_metrics]
+        assert {("eventbus", version("eventbus"))} == {(scope.name, scope.version) for scope in scopes}
+
+    def test_of_a_copy_of_the_source(self, telemetry, monkeypatch):
+        """Where the package is not installed, there is no version, and all the rest."""
+
+        def fail(name):
+            raise PackageNotFoundError(name)
+
+        monkeypatch.setattr("eventbus.otel.version", fail)
+        with Run(agent="sundae"):
+            pass
+        scope = telemetry.one("invoke_agent sundae").instrumentation_scope
+        assert ("eventbus", None) == (scope.name, scope.version or None)
 
 
 def raise_it(error: BaseException) -> Any:
