@@ -200,7 +200,9 @@ def open_to_read(path: str, *, immutable: bool = False) -> sqlite3.Connection:
     path = os.path.realpath(path)
     try:
         if not os.path.isfile(path):
-            msg = f"There is no trace store at {path}."
+            msg = (
+                f"There is no trace store at {path}; a program writes one with trace.start or EVENTBUS_TRACE."
+            )
             raise TraceFileError(msg)
         if os.path.getsize(path) == 0:
             msg = f"{path} is empty, and no trace store."

@@ -324,7 +324,7 @@ def test_reading_one(path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "There is no trace store at"),
+        (None, "There is no trace store at .*; a program writes one with trace.start or EVENTBUS_TRACE"),
         (b"", "is empty"),
         (b"not a database\n" * 100, "cannot be read as a trace store"),
     ],
