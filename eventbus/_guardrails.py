@@ -147,6 +147,8 @@ def _as_mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _detector(where: str, value: Any) -> Detector:
+    if inspect.iscoroutinefunction(value.find if isinstance(value, Detector) else value):
+        misfit(where, "a plain function: nothing waits for an async one", value)
     if isinstance(value, Detector):
         return value
     if isinstance(value, str):
@@ -247,12 +249,14 @@ class Inspection:
 
     Attributes:
         found: What each rule has found, with its name; in the order of the first finds.
+        is_changeable: Whether there was an object that somebody may still change in place.
     """
 
     def __init__(self, rules: Rules, *, only_redacting: bool = False) -> None:
         self._rules = rules
         self._only_redacting = only_redacting
         self.found: dict[str, GuardrailViolation] = {}
+        self.is_changeable = False
 
     def look(self, value: Any, path: str, place: str) -> tuple[Any, int]:
         """
@@ -268,7 +272,9 @@ class Inspection:
             return self._edit(text, path, asked.rules, texts)
 
         texts = Texts(edit, asked.clean)
-        return texts.rewrite(value, path), texts.characters
+        new = texts.rewrite(value, path)
+        self.is_changeable = self.is_changeable or texts.is_changeable
+        return new, texts.characters
 
     def note(self, rule: str, action: Action, description: str, where: str) -> None:
         """
@@ -537,7 +543,6 @@ class GuardrailsHook(PolicyHook):
         Judge the message of a run, and redact it.
         """
         self._guard(event, "prompt", "cancel", self._prompt)
-        self._seen = event.message
 
     @on(BeforeInvocationEvent, priority=LAST)
     def final_prompt(self, event: BeforeInvocationEvent) -> None:
@@ -553,7 +558,6 @@ class GuardrailsHook(PolicyHook):
         Judge what the model is sent, and redact it.
         """
         self._guard(event, "messages", "cancel", self._messages)
-        self._seen = event.messages
 
     @on(BeforeModelCallEvent, priority=LAST)
     def final_messages(self, event: BeforeModelCallEvent) -> None:
@@ -569,7 +573,6 @@ class GuardrailsHook(PolicyHook):
         Redact the arguments of a tool call.
         """
         self._guard(event, "arguments", "cancel", self._arguments)
-        self._seen = event.arguments
 
     @on(BeforeToolCallEvent, priority=LAST)
     def final_arguments(self, event: BeforeToolCallEvent) -> None:
@@ -631,6 +634,7 @@ class GuardrailsHook(PolicyHook):
         only = Inspection(self._rules(), only_redacting=True)
         new, _ = only.look(event.arguments, "arguments", ARGUMENTS)
         seen.found.update(only.found)
+        seen.is_changeable = only.is_changeable
         return "arguments", new
 
     def _check(self, event: ApproveToolCallEvent, seen: Inspection) -> tuple[str, Any]:
@@ -694,6 +698,8 @@ class GuardrailsHook(PolicyHook):
                 self._refuse(event, refusal, _reason(blocked))
             elif field and value is not getattr(event, field):
                 setattr(event, field, value)
+            if field and not seen.is_changeable:
+                self._seen = getattr(event, field)
         except Exception as error:
             self._report(event, handler, error)
             self._refuse(event, refusal, f"the guardrails failed ({type(error).__name__})")

@@ -17,6 +17,7 @@ import attrs
 
 from ._errors import EventbusError
 from ._verdict import text_of
+from .values import ToolResult
 
 Edit: TypeAlias = Callable[[str, str], str]
 """Takes a text and the path to it, and returns what stands in its place: the text itself, or another."""
@@ -41,6 +42,8 @@ _LARGEST_INT: Final = 10**100
 _DICT: type[dict[Any, Any]] = dict
 _LIST: type[list[Any]] = list
 _MISSING: Final = object()
+_OF_FROZEN: Final = ToolResult.__setattr__
+"""What the classes of `attrs.frozen` have in common."""
 _PLAIN: Final = frozenset({bool, float, complex, type(None), type(Ellipsis)})
 
 
@@ -97,14 +100,16 @@ class Texts:
     Attributes:
         characters: The characters of all texts so far.
         finds: How often `edit` has found something; it counts them here.
+        is_changeable: Whether it has seen an object that somebody may still change in place.
     """
 
-    __slots__ = ("_in_silent", "characters", "clean", "edit", "finds", "values")
+    __slots__ = ("_in_silent", "characters", "clean", "edit", "finds", "is_changeable", "values")
 
     def __init__(self, edit: Edit, clean: Clean | None = None) -> None:
         self.edit = edit
         self.clean = clean
         self.finds = 0
+        self.is_changeable = False
         self._in_silent = False
         self.characters = 0
         self.values = 0
@@ -242,6 +247,7 @@ class Texts:
             return value if edited is text else cast("Any", kind)(edited.encode("utf-8", "surrogateescape"))
         if issubclass(kind, type):
             return value
+        self.is_changeable = self.is_changeable or kind.__setattr__ is not _OF_FROZEN
         if attrs.has(kind):
             changes = self._fields(value, [field.name for field in attrs.fields(kind)], path, depth, nesting)
             return _evolved(value, changes) if changes else value

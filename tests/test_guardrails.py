@@ -61,6 +61,10 @@ ATTACK = "x; cat /etc/passwd"
 CARD = "4111 1111 1111 1111"
 
 
+async def find_later(text):
+    """Be a detector that nothing waits for."""
+
+
 def execute(name="send", arguments=None, *, answer="sent", tools=None):
     """Call one tool in a run of its own; return its result, and the arguments it was executed with."""
     executed = []
@@ -548,6 +552,29 @@ class TestPrompts:
         Late.text = "' or 1=1--"
         with pytest.raises(ModelCallRefused) as refused:
             ask([])
+        assert "Guardrails.final_messages" == refused.value.by
+
+    def test_an_object_that_is_changed_later_is_judged(self):
+        """What is the same object need not be the same text any more."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        class Late(Hook):
+            @on(BeforeInvocationEvent)
+            def rewrite(self, event):
+                if event.message is not None:
+                    event.message.text = ATTACK
+
+            @on(BeforeModelCallEvent)
+            def rewrite_messages(self, event):
+                event.messages[0].text = ATTACK
+
+        with pytest.raises(RunRefused) as refused:
+            ask([], SimpleNamespace(text="hi"))
+        assert "Guardrails.final_prompt" == refused.value.by
+        with pytest.raises(ModelCallRefused) as refused:
+            ask([SimpleNamespace(text="hi")])
         assert "Guardrails.final_messages" == refused.value.by
 
     @pytest.mark.parametrize("size", [10, 11])
@@ -1114,6 +1141,8 @@ class TestSettings:
             ("blocked_patterns", {"a": ""}, r"blocked_patterns\['a'\] is empty, and would find nothing"),
             ("blocked_patterns", {"a": "("}, r"blocked_patterns\['a'\] is no regular expression"),
             ("blocked_patterns", {"a": re.compile(b"a")}, "not of bytes"),
+            ("blocked_patterns", {"a": find_later}, "a plain function: nothing waits for an async one"),
+            ("pii_patterns", {"a": Detector(find_later)}, "a plain function: nothing waits for an async one"),
             ("blocked_patterns", {"a": 5}, "a regular expression, a Detector, or a function"),
             ("blocked_patterns", {"a": "(a+)+$"}, "could take too long .*possessive"),
             ("blocked_patterns", {"blocked_tool": "a"}, "'blocked_tool', which there is already"),
