@@ -37,7 +37,7 @@ from ._priority import Priority
 from ._readonly import thaw
 from ._redact import mask_text
 from ._report import report_failure
-from ._texts import Clean, Texts, TooLargeError
+from ._texts import Clean, Texts, TooLargeError, size_of
 from ._verdict import name_of
 from .gates import (
     AfterToolCallEvent,
@@ -422,6 +422,11 @@ def _parts_of(message: Any) -> list[Any]:
     return parts if any(_place_of(part) == RESULT for part in parts) else []
 
 
+def _text_length(value: Any) -> int:
+    text = cast("Any", value).get("content") if isinstance(value, Mapping) else value
+    return len(text) if isinstance(text, str) else 0
+
+
 def _cut(value: Any, limit: int) -> Any:
     # To so many characters, where it is a text or has one; anything else becomes the JSON that a model reads.
     if isinstance(value, str):
@@ -624,9 +629,13 @@ class GuardrailsHook(PolicyHook):
         return {**new_rest, "content": new}
 
     def _judged_prompt(self, value: Any, path: str, place: str, seen: Inspection) -> Any:
-        new, size = seen.look(value, path, place)
-        limit = self.max_prompt_length
-        if place == PROMPT and limit is not None and size > limit:
+        limit = self.max_prompt_length if place == PROMPT else None
+        if limit is not None and self._action_of(PROMPT_LENGTH) == "block" and _text_length(value) > limit:
+            # It is refused anyway, and looking through it costs the more the longer it is.
+            new, size = value, size_of(value, path)
+        else:
+            new, size = seen.look(value, path, place)
+        if limit is not None and size > limit:
             new = self._too_long(PROMPT_LENGTH, new, size, limit, path, seen)
         return new
 

@@ -294,6 +294,18 @@ class Texts:
         return value if new is text else new
 
 
+def size_of(value: Any, path: str) -> int:
+    """
+    Return how many characters of text are in a value.
+
+    Raises:
+        TooLargeError: If there is more than can be looked through.
+    """
+    texts = Texts(lambda text, _: text)
+    texts.rewrite(value, path)
+    return texts.characters
+
+
 def _may_be_json(text: str) -> bool:
     first = text[:1]
     if first in _BEFORE_JSON:

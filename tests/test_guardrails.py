@@ -590,6 +590,19 @@ class TestPrompts:
             with pytest.raises(RunRefused, match="message has 11 characters, and 10 are allowed"):
                 ask([], "a" * size)
 
+    @pytest.mark.parametrize("form", [str, lambda text: {"role": "user", "content": text}])
+    def test_what_is_too_long_is_not_looked_through(self, form):
+        """It is refused before anything is searched for in it."""
+        asked = []
+
+        class Guardrails(GuardrailsHook):
+            max_prompt_length = 20
+            pii_patterns = {"name": lambda text: asked.append(text) or ()}
+
+        with pytest.raises(ModelCallRefused, match=r"messages\[0\] has \d+ characters, and 20 are allowed"):
+            ask([form("a" * 21)])
+        assert [] == asked
+
     def test_a_message_may_be_so_long(self):
         """Each message of a user counts by itself, keys and all; instructions and results do not."""
 
