@@ -16,7 +16,7 @@ import attrs
 
 from . import _clock, _dispatch
 from ._context import correlation_id_var
-from ._readonly import freeze
+from ._readonly import FREEZERS, freeze
 from ._stateful import end_run
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def compile_emit(
         _eb_current=correlation_id_var.get,
         _eb_clock=_clock,
         _eb_freeze=freeze,
+        _eb_FREEZERS=FREEZERS,
+        _eb_type=type,
         _eb_nothing=attrs.NOTHING,
         _eb_end=end_run,
         _eb_deliver=_dispatch.deliver,
@@ -222,9 +224,10 @@ def _stored(fields: tuple[Field, ...]) -> list[str]:
         if is_factory(field.default):
             lines.append(f" if {value} is _eb_nothing: {value} = _eb_factory_{value}()")
         if field.converter is not None:
-            value = f"_eb_converter_{field.alias}({value})"
+            lines.append(f" {value} = _eb_converter_{value}({value})")
         if needs_freezing(field):
-            value = f"_eb_freeze({value})"
+            # As `freeze` does, without its call.
+            lines.append(f" if _eb_type({value}) in _eb_FREEZERS: {value} = _eb_freeze({value})")
         lines.append(f' _eb_dict["{field.name}"] = {value}')
     return lines
 

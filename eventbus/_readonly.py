@@ -48,7 +48,7 @@ class ReadOnlyDict(dict[K, V]):
 
     def __getitem__(self, key: K) -> V:
         value: V = _DICT.__getitem__(self, key)
-        if type(value) in _FREEZERS:
+        if type(value) in FREEZERS:
             value = freeze(value)
             # Kept, so that a loop over event.data["rows"][i] copies `rows` once. The key exists: the dict is
             # not resized under somebody who iterates over it.
@@ -63,7 +63,7 @@ class ReadOnlyDict(dict[K, V]):
     def get(self, key: K, default: Any = None, /) -> Any:
         """Return the value of `key`, or `default` as it was given."""
         value = _DICT.get(self, key, default)
-        return self[key] if value is not default and type(value) in _FREEZERS else value
+        return self[key] if value is not default and type(value) in FREEZERS else value
 
     def values(self) -> dict_values[K, V]:
         """Return a view of the values."""
@@ -91,7 +91,7 @@ class ReadOnlyDict(dict[K, V]):
 
     def _wrap(self) -> None:
         for key, value in _DICT.items(self):
-            if type(value) in _FREEZERS:
+            if type(value) in FREEZERS:
                 _DICT.__setitem__(self, key, freeze(value))
 
     def _refuse(self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -136,7 +136,7 @@ class ReadOnlyList(list[T]):
         if isinstance(index, slice):
             return [freeze(item) for item in _LIST.__getitem__(self, index)]
         item: T = _LIST.__getitem__(self, index)
-        if type(item) in _FREEZERS:
+        if type(item) in FREEZERS:
             item = freeze(item)
             _LIST.__setitem__(self, index, item)  # kept, as in ReadOnlyDict
         return item
@@ -179,7 +179,7 @@ class ReadOnlyList(list[T]):
 
     def _wrap(self) -> None:
         for index, item in enumerate(_LIST.__iter__(self)):
-            if type(item) in _FREEZERS:
+            if type(item) in FREEZERS:
                 _LIST.__setitem__(self, index, freeze(item))
 
     def _refuse(self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -220,7 +220,7 @@ def freeze(value: Any) -> Any:
 
     """
     # `type(value)`, since a mock or a proxy may claim another class with `__class__`.
-    return _FREEZERS[type(value)](value) if type(value) in _FREEZERS else value
+    return FREEZERS[type(value)](value) if type(value) in FREEZERS else value
 
 
 def thaw(value: Any) -> Any:
@@ -246,12 +246,12 @@ def thaw(value: Any) -> Any:
 
 def _freeze_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
     for item in value:
-        if type(item) in _FREEZERS:
+        if type(item) in FREEZERS:
             return _map_tuple(value, freeze, {})
     return value
 
 
-_FREEZERS: dict[type, Callable[[Any], Any]] = {
+FREEZERS: dict[type, Callable[[Any], Any]] = {
     dict: ReadOnlyDict,
     list: ReadOnlyList,
     tuple: _freeze_tuple,
@@ -319,7 +319,7 @@ def _rebuild(root: Any, leaf: Callable[[Any], Any], memo: dict[int, Any]) -> Any
             target.extend([convert(item) for item in _LIST.__iter__(source)])
         else:
             # An OrderedDict keeps an order of its own, which only its own method knows.
-            pairs = source.items() if type(source) in _FREEZERS else _DICT.items(source)
+            pairs = source.items() if type(source) in FREEZERS else _DICT.items(source)
             for key, item in list(pairs):
                 target[leaf(key)] = convert(item)
     # It holds itself, and all that it has seen.
