@@ -575,6 +575,8 @@ def nothing_is_kept_of_an_ended_run(record: Record) -> Iterator[str]:
 def violations(play: Play) -> Iterator[str]:
     """Yield what does not hold of a play, each with the name of its invariant."""
     yield from play.problems
+    if any(problem.startswith("no_emit_hangs") for problem in play.problems):
+        return
     record = Record(play)
     for name, check in INVARIANTS.items():
         for text in check(record):

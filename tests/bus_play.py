@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import contextvars
 import itertools
+import sys
 import threading
+import traceback
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -658,7 +660,7 @@ class Play:
                     self.drain()
                 self.is_strict = False
             elif way == "thread":
-                in_thread(lambda: self.emit(cls, how="thread", flag=flag, actions=actions))
+                self.in_thread(lambda: self.emit(cls, how="thread", flag=flag, actions=actions))
             elif way == "threads":
                 self.threads(cls, explicit or scope or "r1", flag)
             elif way == "loop":
@@ -701,9 +703,21 @@ class Play:
         with mock.patch.object(stateful_runs.Instances, "_wait", waits):
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join(PATIENCE)
+            self.joined(*threads)
         self.meeting = None
+
+    def in_thread(self, work: Callable[[], Any]) -> None:
+        """Do something on a thread of its own, with a context of its own, and wait for it."""
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self.joined(thread)
+
+    def joined(self, *threads: threading.Thread) -> None:
+        for thread in threads:
+            thread.join(PATIENCE)
+            if thread.is_alive():
+                stack = traceback.format_stack(sys._current_frames()[thread.ident or 0])
+                self.problem("no_emit_hangs", "".join(stack[-3:]))
 
     def on_loop(self, main: Callable[[], Any], *, opened: bool = True) -> None:
         """Do something on a loop of its own, and wait there for what it schedules."""
@@ -841,8 +855,10 @@ class Play:
             inner = self.emit(**self.inner(pick, emission), parent=emission)
             if inner.error is not None:
                 raise inner.error
-        elif verb == "thread" and not emission.is_gate:
-            in_thread(lambda: self.emit(self.pick_event(pick), how="thread", flag=pick % 2, parent=emission))
+        elif verb == "thread" and not emission.is_gate and running() is None and self.scope_loop is None:
+            # On a loop it would keep the loop from what the thread needs it for.
+            cls, flag = self.pick_event(pick), pick % 2
+            self.in_thread(lambda: self.emit(cls, how="thread", flag=flag, parent=emission))
         elif verb == "subscribe":
             self.subscribe(
                 pick % 6, self.pick_event(pick), PRIORITIES[pick % 4], None, None, "strong", again=False
@@ -920,10 +936,3 @@ class Meeting:
             self.second.wait(PATIENCE)
         else:
             self.second.set()
-
-
-def in_thread(work: Callable[[], Any]) -> None:
-    """Do something on a thread of its own, with a context of its own, and wait for it."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
