@@ -9,7 +9,19 @@ import threading
 
 import pytest
 
-from eventbus import Event, Hook, ProtectedEvent, configure, correlation, drain, find, hooks, on, writable
+from eventbus import (
+    Event,
+    Hook,
+    ProtectedEvent,
+    Run,
+    configure,
+    correlation,
+    drain,
+    find,
+    hooks,
+    on,
+    writable,
+)
 from eventbus._settings import settings
 from eventbus.testing import Recorder, capture, isolated, strict
 
@@ -150,7 +162,7 @@ class TestRecorder:
             self.recorded().assert_emitted(Base, n=2, word="x")
         head, *lines = str(caught.value).splitlines()
         assert "Base(n=2, word='x') was not emitted; only these of its class were:" == head
-        assert ["  Derived(n=2, word=No", "  Base(n=1, word='a', "] == [line[:22] for line in lines]
+        assert ["  Derived(n=2, timesta", "  Base(n=1, word='a', "] == [line[:22] for line in lines]
         assert ["word is None, not 'x'", "n is 1, not 2; word is 'a', not 'x'"] == [
             line.rpartition("): ")[2] for line in lines
         ]
@@ -178,6 +190,27 @@ class TestRecorder:
             recorder.assert_emitted(Base, n=value, word=1)
         assert shown[:100] in str(caught.value)
         assert 4000 > len(str(caught.value))
+
+    def test_what_an_event_says_is_shown(self):
+        """Neither readers that are None nor the run, whose id and agent stand there already."""
+        with capture() as recorder, Run(agent="sundae", correlation_id="run-1") as run:
+            run.emit(Base, n=1)
+        with pytest.raises(
+            AssertionError, match=r"  Base\(n=1, correlation_id='run-1', timestamp=[0-9.]+\)\n"
+        ):
+            recorder.assert_emitted(Other)
+
+    def test_a_repr_of_ones_own_is_shown(self):
+        """As it is."""
+
+        class Odd(Event):
+            def __repr__(self):
+                return "<odd>"
+
+        with capture() as recorder:
+            Odd.emit()
+        with pytest.raises(AssertionError, match=r"these were:\n  <odd>$"):
+            recorder.assert_emitted(Other)
 
     def test_assert_emitted_tells_of_other_classes(self):
         """If there are none of the class, the others are shown."""
