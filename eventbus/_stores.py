@@ -171,25 +171,31 @@ def _register_forks() -> None:
         )
 
 
-_forking: list[Entry] = []
+_forking: list[list[Entry]] = []
+"""The stores that each fork under way has stopped; of several, one is in a signal's handler in another."""
 
 
 def _before_fork() -> None:
+    # Until the fork is over: no other thread forks, nor is in the middle of opening a file.
+    _lock.acquire()
+    stopped: list[Entry] = []
+    _forking.append(stopped)
     for entry in list(_entries):
         entry.store.before_fork()
-        _forking.append(entry)
+        stopped.append(entry)
 
 
 def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop().store.after_fork_in_parent()
+    for entry in _forking.pop():
+        entry.store.after_fork_in_parent()
+    _lock.release()
 
 
 def _after_fork_in_child() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    global _lock  # noqa: PLW0603 - it is held for the parent's fork, and by a start in whose middle it was
     _lock = threading.RLock()
-    while _forking:
-        _forking.pop().store.after_fork_in_child()
+    for entry in _forking.pop():
+        entry.store.after_fork_in_child()
 
 
 class Autostart:

@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def test_forks_under_load(path):
-    """Parent and children go on, with every event once and in order, whatever the writer is doing."""
+    """Parent and children go on, with every event once and in order, though several threads fork at once."""
     code = """
 trace.start(sys.argv[1])
 stop = threading.Event()
@@ -42,15 +42,22 @@ def emit(index):
 threads = [threading.Thread(target=emit, args=(index,)) for index in range(2)]
 for thread in threads:
     thread.start()
-children = []
-for child in range(15):
-    pid = os.fork()
-    if not pid:
-        for number in range(30):
-            Counted.emit(who=f"c{child}", number=number)
-        os._exit(0 if trace.flush(30) else 1)
-    children.append(pid)
-statuses = [os.waitpid(pid, 0)[1] for pid in children]
+statuses = []
+
+def fork(first):
+    for child in range(first, first + 5):
+        pid = os.fork()
+        if not pid:
+            for number in range(30):
+                Counted.emit(who=f"c{child}", number=number)
+            os._exit(0 if trace.flush(30) else 1)
+        statuses.append(os.waitpid(pid, 0)[1])
+
+forking = [threading.Thread(target=fork, args=(first,)) for first in (0, 5, 10)]
+for thread in forking:
+    thread.start()
+for thread in forking:
+    thread.join()
 stop.set()
 for thread in threads:
     thread.join()
