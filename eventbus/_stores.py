@@ -6,6 +6,7 @@ What works on the database is imported when the first store begins: who has none
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -75,12 +76,13 @@ class Entry:
         """
         Commit what is waiting, within a time, and leave no thread, file or exit function behind.
         """
-        if self.is_open:
-            self.is_open = False
-            for undo in self._exits:
-                undo()
-            self._exits.clear()
-            self.store.close()
+        self.is_open = False
+        # First: an interrupt of the wait leaves it to the end of the process, or to another call.
+        self.store.close()
+        for undo in self._exits:
+            undo()
+        self._exits.clear()
+        with contextlib.suppress(ValueError):
             _entries.remove(self)
 
     def _register_finalizer(self, _store: Store) -> None:

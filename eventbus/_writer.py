@@ -258,20 +258,26 @@ class Store:
         """
         Commit what is in the queue, within a time, and end the thread; what is left is dropped and counted.
 
-        What is emitted afterwards is counted.
+        What is emitted afterwards is counted. A call that was interrupted can be made again.
         """
-        if self._closed:
+        if self._finished:
             return
-        self._deadline = time.monotonic() + timeout
-        self._closed = True
+        if not self._closed:
+            self._deadline = time.monotonic() + timeout
+            self._closed = True
         if self._vacant.acquire(blocking=False):
             # No thread was needed, or none can be started any more.
-            self._run()
+            try:
+                self._run()
+            except BaseException:
+                self._vacant.release()
+                raise
         else:
             self._wake()
             thread = self._thread
             if thread is not None and thread is not threading.current_thread():
-                thread.join(timeout + 4 * _schema.BUSY_SECONDS)
+                left = max(0.0, self._deadline - time.monotonic())
+                thread.join(left + 4 * _schema.BUSY_SECONDS)
         self._finished = True
         self._discard()
 

@@ -5,8 +5,10 @@ Which trace store is open: one for each state of the bus, or that of the environ
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import os
+import sqlite3
 import threading
 import weakref
 
@@ -216,6 +218,64 @@ def test_one_that_cannot_be_used_is_said_once(environment, path):
     Counted.emit(number=3)
     assert trace.flush()
     assert [3] == stored.numbers(path + ".mine")
+
+
+def test_an_interrupt_while_it_ends(path, monkeypatch):
+    """A Ctrl-C reaches the program; the end of the process, or another call, waits again."""
+
+    def interrupt(_thread, _timeout):
+        raise KeyboardInterrupt
+
+    trace.start(path)
+    Counted.emit(number=1)
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
+        patch = stack.enter_context(monkeypatch.context())
+        other.execute("BEGIN IMMEDIATE")
+        Counted.emit(number=2)
+        patch.setattr(threading.Thread, "join", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trace.stop()
+        other.execute("COMMIT")
+
+    trace.stop()
+
+    assert [1, 2] == stored.numbers(path)
+    assert [] == _stores._entries
+    assert [] == stored.writers()
+
+
+def test_one_fork_at_a_time(path):
+    """What one has stopped, another would let go; and none is in the middle of a start."""
+    trace.start(path)
+    held = []
+
+    _stores._before_fork()
+    other = threading.Thread(target=lambda: held.append(not _stores._lock.acquire(blocking=False)))
+    other.start()
+    other.join()
+    _stores._after_fork_in_parent()
+
+    assert [True] == held
+    trace.stop()
+
+
+def test_a_fork_in_a_fork(path):
+    """A signal's handler may fork while another fork waits; each lets go what it has stopped."""
+    trace.start(path)
+    Counted.emit(number=1)
+    assert trace.flush()
+    store = _stores.current().store
+
+    _stores._before_fork()
+    _stores._before_fork()
+    _stores._after_fork_in_parent()
+    Counted.emit(number=2)
+    assert not store.flush(0.02)
+    _stores._after_fork_in_parent()
+
+    assert trace.flush()
+    assert [1, 2] == stored.numbers(path)
 
 
 def test_a_fork_waits_for_each_store(path, monkeypatch):

@@ -370,6 +370,29 @@ def test_an_emit_that_meets_the_end(make, monkeypatch):
 
 def test_an_end_on_the_writers_thread(make, path, monkeypatch):
     """A finalizer there may end the store: it does not wait for its own thread."""
+def test_an_end_without_a_thread_that_is_interrupted(make, path, monkeypatch):
+    """What it has not written is written by the next call."""
+    interrupted = []
+
+    def fault(sql):
+        if sql == "COMMIT" and not interrupted:
+            interrupted.append(sql)
+            raise KeyboardInterrupt
+
+    store = make()
+    store.open()
+    stored.faulty(monkeypatch, fault)
+    store._let_go()
+    monkeypatch.setattr(store, "_wake", lambda: None)
+    fill(store, 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        store.close()
+
+    store.close()
+
+    assert [1, 2] == stored.numbers(path)
+
+
     store = make()
     stored.faulty(monkeypatch, lambda sql: store.close() if sql == "COMMIT" else None)
     fill(store, 1)
