@@ -422,9 +422,7 @@ class Store:
         lost, reason = self._lost - self._lost_written, self._reason
         connection.execute("BEGIN IMMEDIATE")
         try:
-            last: int = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
-            _insert_all(connection, "events", self._batch)
-            _insert_all(connection, "runs", _summary.summarize(self._batch, last + 1))
+            _insert_events(connection, self._batch)
             if lost:
                 connection.execute(
                     "INSERT INTO losses (timestamp, count, reason) VALUES (?, ?, ?)",
@@ -522,7 +520,15 @@ class Store:
         self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
 
 
-def _pieces(count: int) -> Iterator[int]:
+def _insert_events(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    # Not the largest `seq` in the table: after what a retention has deleted, SQLite goes on behind it.
+    found = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    last: int = 0 if found is None else found[0]
+    _insert_all(connection, "events", rows)
+    _insert_all(connection, "runs", _summary.summarize(rows, last + 1))
+
+
+def _pieces(count: int, largest: int) -> Iterator[int]:
     # Powers of two, so that a few prepared statements serve any number of rows.
     for size in _PIECES:
         while count >= size:

@@ -19,7 +19,6 @@ from eventbus import (
     InferenceStartedEvent,
     _retention,
     _schema,
-    _summary,
     _writer,
 )
 from eventbus._encode import encode
@@ -44,10 +43,7 @@ def connection(tmp_path):
 
 def put(connection, *events):
     """Store events as the writer does."""
-    rows = [encode(event) for event in events]
-    last = connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
-    _writer._insert_all(connection, "events", rows)
-    _writer._insert_all(connection, "runs", _summary.summarize(rows, last + 1))
+    _writer._insert_events(connection, [encode(event) for event in events])
 
 
 def run(cid, age, *, ended=True, events=1, text=""):
@@ -182,6 +178,17 @@ def test_events_without_a_run_go_by_size(connection):
     sweep(connection, Retention(max_size=1))
     assert ["run"] == left(connection)
     assert 12 == connection.execute("SELECT count(*) FROM events").fetchone()[0]
+
+
+def test_a_number_is_never_used_twice(connection):
+    """The events that come when nothing is left go on behind what was deleted, and their run knows it."""
+    put(connection, *run("old", 3))
+
+    sweep(connection, Retention(max_age=2 * HOUR))
+    put(connection, *run("new", 1))
+
+    assert [(4,), (5,), (6,)] == connection.execute("SELECT seq FROM events ORDER BY seq").fetchall()
+    assert [("new", 4, 6)] == connection.execute("SELECT cid, first_seq, last_seq FROM runs").fetchall()
 
 
 def test_nothing_is_done_without_need(connection):
