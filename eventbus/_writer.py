@@ -531,7 +531,7 @@ def _insert_events(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 def _pieces(count: int, largest: int) -> Iterator[int]:
     # Powers of two, so that a few prepared statements serve any number of rows.
     for size in _PIECES:
-        while count >= size:
+        while size <= largest and count >= size:
             yield size
             count -= size
 
@@ -539,8 +539,11 @@ def _pieces(count: int, largest: int) -> Iterator[int]:
 def _insert_all(connection: sqlite3.Connection, table: str, rows: Sequence[Sequence[Any]]) -> None:
     # One statement for many rows: each gives the interpreter's lock away, and has to wait for it afterwards,
     # as long as busy threads keep it.
+    if not rows:
+        return
     done = 0
-    for size in _pieces(len(rows)):
+    largest = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // len(rows[0])
+    for size in _pieces(len(rows), largest):
         connection.execute(
             _insertion(table, size), [value for row in rows[done : done + size] for value in row]
         )

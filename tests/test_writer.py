@@ -368,8 +368,6 @@ def test_an_emit_that_meets_the_end(make, monkeypatch):
     assert 1 == dropped() - before
 
 
-def test_an_end_on_the_writers_thread(make, path, monkeypatch):
-    """A finalizer there may end the store: it does not wait for its own thread."""
 def test_an_end_without_a_thread_that_is_interrupted(make, path, monkeypatch):
     """What it has not written is written by the next call."""
     interrupted = []
@@ -393,6 +391,8 @@ def test_an_end_without_a_thread_that_is_interrupted(make, path, monkeypatch):
     assert [1, 2] == stored.numbers(path)
 
 
+def test_an_end_on_the_writers_thread(make, path, monkeypatch):
+    """A finalizer there may end the store: it does not wait for its own thread."""
     store = make()
     stored.faulty(monkeypatch, lambda sql: store.close() if sql == "COMMIT" else None)
     fill(store, 1)
@@ -414,6 +414,24 @@ def test_a_writer_that_is_behind(make, path, monkeypatch):
     assert store.flush(stored.PATIENCE)
     assert list(range(95)) == stored.numbers(path)
     assert len(commits) >= 10
+
+
+def test_a_database_of_few_variables(make, path, monkeypatch):
+    """Before its version 3.32, SQLite took 999 in one statement."""
+
+    class Old(_schema.Connection):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+
+    monkeypatch.setattr(_schema, "Connection", Old)
+    store = make()
+    for number in range(300):
+        store.record(Counted(number=number, correlation_id=str(number)))
+
+    assert store.flush(stored.PATIENCE)
+    assert list(range(300)) == stored.numbers(path)
+    assert stored.is_sound(path)
 
 
 def test_a_waiting_flush_is_let_go_at_the_end(make, monkeypatch):
