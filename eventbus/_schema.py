@@ -265,7 +265,8 @@ def _makers_apart(directory: str) -> Generator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise
+                    msg = f"Another process has locked the directory {directory} to make a trace store in it."
+                    raise BlockingIOError(msg) from None
                 time.sleep(POLL_SECONDS)
             except OSError:
                 # A file system without such locks leaves it to chance.

@@ -159,6 +159,7 @@ class Store:
         self._strikes = 0
         self._identity: _schema.Identity | None = None
         self._spoilt: _schema.Identity | None = None
+        self._moved: str | None = None
         self._wal_checked = 0.0
 
     def open(self) -> None:
@@ -174,10 +175,13 @@ class Store:
             except TraceFileError:
                 raise
             except (OSError, sqlite3.Error) as error:
-                failure = error
+                failure: Exception | None = error
             else:
-                return
-        self._fail(failure)
+                failure = None
+        if failure is None:
+            self._recover()
+        else:
+            self._fail(failure)
 
     # On the emitting threads.
 
@@ -401,7 +405,7 @@ class Store:
             return
         try:
             with self._database:
-                moved = self._open()
+                self._open()
                 self._insert()
                 self._forget_batch()
         except Exception as error:
@@ -415,7 +419,7 @@ class Store:
             self._pause()
             return
         self._release_markers(written=True)
-        self._recover(moved)
+        self._recover()
 
     def _insert(self) -> None:
         connection = cast("Opened", self._opened).connection
@@ -458,20 +462,24 @@ class Store:
                 with contextlib.suppress(OSError):
                     if os.stat(self._opened.path + "-wal").st_size > WAL_LIMIT:
                         self._opened.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            if sweeper is not None and sweeper.is_due(now) and not self._closed:
-                self._open()
-                sweeper.sweep(cast("Opened", self._opened).connection, now)
+            if sweeper is None or self._closed or not sweeper.is_due(now):
+                return
+            self._open()
+            sweeper.sweep(cast("Opened", self._opened).connection, now)
+        if not self._batch:
+            # An earlier piece may have failed.
+            self._recover()
 
-    def _open(self) -> str | None:
-        """Open the file if it is not, or no longer the one at its path; return what was moved aside."""
+    def _open(self) -> None:
+        """Open the file if it is not, or no longer the one at its path."""
         if self._opened is not None:
             if _schema.identity_of(self.path) == self._opened.identity:
-                return None
+                return
             self._let_go()
         self._identity = _schema.identity_of(self.path)
         self._opened = _schema.open_to_write(self.path, self._durability, spoilt=self._spoilt)
         self._identity, self._spoilt = self._opened.identity, None
-        return self._opened.moved
+        self._moved = self._opened.moved or self._moved
 
     def _let_go(self) -> None:
         opened, self._opened = self._opened, None
@@ -482,17 +490,18 @@ class Store:
     def _fail(self, error: Exception) -> None:
         now = time.monotonic()
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+        is_busy = code in _BUSY or isinstance(error, BlockingIOError)
         with self._database:
             if code in _SPOILT:
                 # Once more with a new connection, before it is believed.
                 self._strikes += 1
                 if self._strikes > 1:
                     self._spoilt = self._identity
-            if code not in _BUSY:
+            if not is_busy:
                 self._let_go()
         if self._failed_at is None:
             self._failed_at = now
-        if code in _BUSY and now - self._failed_at < PATIENCE:
+        if is_busy and now - self._failed_at < PATIENCE:
             return
         self._has_failed = True
         self._reason = f"{type(error).__name__}: {error}"
@@ -500,8 +509,9 @@ class Store:
             self._said_at = now
             notice("error", ("TRACE", "FAIL"), ("store", self.path), error=error, **self._dropped())
 
-    def _recover(self, moved: str | None) -> None:
+    def _recover(self) -> None:
         self._failed_at, self._retry_seconds, self._strikes = None, RETRY_SECONDS, 0
+        moved, self._moved = self._moved, None
         if moved is not None:
             notice("warning", ("TRACE", "MOVED"), ("store", self.path), to=moved)
         if self._has_failed:

@@ -265,7 +265,7 @@ def test_makers_keep_apart(tmp_path, path, monkeypatch):
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(BlockingIOError, match=f"Another process has locked the directory {tmp_path}"):
         _schema.open_to_write(path, "batched")
     os.close(descriptor)
 

@@ -22,6 +22,8 @@ from eventbus._errors import TraceFileError
 from eventbus._retention import Retention
 from eventbus._writer import Store
 
+fcntl = pytest.importorskip("fcntl", reason="the lock of a directory is POSIX")
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -568,20 +570,60 @@ def test_a_lock_held_by_another(make, path, monkeypatch):
     assert "database is locked" in lines[0]
 
 
-def test_a_lock_held_for_a_moment_is_no_failure(make, path):
-    """Four processes write one file, and wait for each other."""
+@contextlib.contextmanager
+def transaction(path):
+    """Hold the lock of the database."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def directory(path):
+    """Hold the lock under which a store is made."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("held", [transaction, directory])
+def test_a_lock_held_for_a_moment_is_no_failure(make, path, held):
+    """Four processes open and write one file, and wait for each other."""
     with stderr_lines() as lines:
         store = make()
         store.open()
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        store._let_go()
+        with held(path):
             fill(store, 1)
             stored.eventually(lambda: store._failed_at is not None)
-            other.execute("COMMIT")
         assert store.flush(stored.PATIENCE)
         store.close()
 
     assert [] == lines
+
+
+def test_a_piece_of_the_retention_that_fails(make, path, monkeypatch):
+    """The next one that does not fail ends it: what is written later is waited for as before."""
+    stored.impatient(monkeypatch)
+    monkeypatch.setattr("eventbus._retention.SWEEP_SECONDS", 0.0)
+    failing = [True]
+
+    def fault(sql):
+        if failing and sql.startswith("DELETE FROM losses"):
+            raise sqlite3.OperationalError("disk I/O error")
+
+    stored.faulty(monkeypatch, fault)
+    with stderr_lines() as lines:
+        store = make("sync", Retention(max_age=3600))
+        fill(store, 1)
+        stored.eventually(lambda: store._has_failed)
+        failing.clear()
+        stored.eventually(lambda: not store._has_failed)
+        store.close()
+
+    assert ["TRACE FAIL", "TRACE OK"] == [" ".join(line.split()[2:4]) for line in lines]
 
 
 def test_a_full_disk(make, path, monkeypatch):
@@ -693,6 +735,16 @@ def test_a_corrupt_file(make, path, tmp_path, monkeypatch, when):
     ]
     assert [line for line in lines if f"TRACE MOVED {path} to={tmp_path / moved}" in line]
     assert 1 == len([line for line in lines if "TRACE FAIL" in line])
+
+
+def test_a_spoilt_file_is_said_at_the_start(make, path, tmp_path):
+    """It is moved aside by whatever opens the store first."""
+    (tmp_path / "runs.db").write_bytes(b"")
+    with stderr_lines() as lines:
+        make().open()
+
+    [line] = lines
+    assert f"TRACE MOVED {path} to={path}.corrupt-" in line
 
 
 def test_a_newer_file_that_appears(make, path, monkeypatch):
