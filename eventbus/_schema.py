@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from ._errors import TraceFileError
@@ -238,11 +238,16 @@ def _connect(
 
 
 def _check(connection: sqlite3.Connection, path: str) -> None:
-    found: Any = connection.execute("PRAGMA application_id").fetchone()[0]
-    if found != APPLICATION_ID:
+    application, version = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+    )
+    _check_identity(path, application, version)
+
+
+def _check_identity(path: str, application: int, version: int) -> None:
+    if application != APPLICATION_ID:
         msg = f"{path} is a database of another application, and no trace store; give another path."
         raise TraceFileError(msg)
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > VERSION:
         msg = (
             f"{path} was written by a newer eventbus (version {version} of the store, this one knows "
@@ -289,11 +294,12 @@ def _set_aside(path: str, spoilt: Identity | None, *, linked: bool) -> str | Non
     with open(path, "rb") as file:
         header = file.read(_HEADER)
     if header.startswith(_MAGIC):
+        if len(header) == _HEADER:
+            # Before SQLite opens it: that would write what is left in its write-ahead log into it.
+            version, application = (int.from_bytes(header[at : at + 4], "big") for at in (60, 68))
+            _check_identity(path, application, version)
         if (found.st_dev, found.st_ino) != spoilt:
             return None
-        if header[68:72] not in {b"", APPLICATION_ID.to_bytes(4, "big")}:
-            msg = f"{path} is a database of another application, and corrupt; give another path."
-            raise TraceFileError(msg)
     if linked:
         msg = f"{path} is reached by a symbolic link and is no trace store; it is left alone."
         raise TraceFileError(msg)

@@ -175,8 +175,26 @@ def test_a_corrupt_database_of_another_application_is_left_alone(path):
     put(path, "PRAGMA application_id = 7")
     put(path, "CREATE TABLE accounts (name)")
 
-    with pytest.raises(TraceFileError, match="another application, and corrupt"):
+    with pytest.raises(TraceFileError, match="another application"):
         _schema.open_to_write(path, "batched", spoilt=_schema.identity_of(path))
+
+
+@pytest.mark.parametrize(("application", "words"), [(7, "another application"), (0x65766274, "newer")])
+def test_the_log_of_what_is_not_ours_is_left_alone(tmp_path, path, application, words):
+    """SQLite would write it into the database when that is opened and closed again, and delete it."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA application_id = {application}")
+        connection.execute("PRAGMA user_version = 2")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE accounts (name)")
+        left = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for name, content in left.items():
+        (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(TraceFileError, match=words):
+        _schema.open_to_write(path, "batched")
+
+    assert left == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
 
 def test_a_stale_log_is_not_taken_for_its_own(path):
