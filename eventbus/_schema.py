@@ -132,7 +132,7 @@ def identity_of(path: str) -> Identity | None:
     """
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
 

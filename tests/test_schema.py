@@ -252,6 +252,16 @@ def test_no_directory(tmp_path):
         _schema.open_to_write(str(tmp_path / "nowhere" / "runs.db"), "batched")
 
 
+def test_a_file_in_the_place_of_the_directory(tmp_path):
+    """It is no directory either."""
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "runs.db")
+
+    assert _schema.identity_of(path) is None
+    with pytest.raises(TraceFileError, match="no directory"):
+        _schema.open_to_write(path, "batched")
+
+
 def test_a_symbolic_link_leads_to_the_store(tmp_path, path):
     """A link may point to a store, and to where one is to be made."""
     link = tmp_path / "link.db"
