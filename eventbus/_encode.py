@@ -372,7 +372,10 @@ def _name(value: Any) -> str | None:
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if type(value) is float or type(value) is int else None
+    try:
+        return float(value) if type(value) is float or type(value) is int else None
+    except OverflowError:
+        return None
 
 
 def _moment(value: Any, lossy: bool) -> tuple[float, bool]:

@@ -135,6 +135,15 @@ def test_a_users_event():
     assert (None, "sundae", None, None) == (row["cid"], row["agent"], row["tool"], row["duration"])
 
 
+@pytest.mark.parametrize("duration", [10**400, float("nan"), True, "long"])
+def test_a_duration_that_is_none(duration):
+    """It is in the payload, and not in the column."""
+    row = columns(ToolCallCompletedEvent(tool_call=ToolCall("c", "lookup"), duration=duration))
+
+    assert row["duration"] is None
+    assert "duration" in json.loads(row["payload"])
+
+
 def test_a_class_with_slots():
     """Its fields are found where attrs has put them."""
     assert {"value": [1]} == payload(Slotted(value=[1]))
