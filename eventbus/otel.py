@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
     _msg = "eventbus.otel needs OpenTelemetry; install it with: pip install 'eventbus[otel]'"
     raise ImportError(_msg, name="eventbus.otel") from error
 
+from . import _registry
 from . import _semconv as names
 from ._attributes import (
     agent_name,
@@ -90,7 +91,7 @@ _EVICTED: Final = "dropped to make room: too many were open"
 
 _COUNTED: Final = (names.DENIED_CALLS, names.GATE_DECISIONS, names.HANDLER_FAILURES)
 
-# Weak: what is open is not kept when a hook is unregistered.
+# Weak: what is open in a hook is not kept once it is unregistered.
 _hooks: Final[WeakValueDictionary[type[TelemetryHook], TelemetryHook]] = WeakValueDictionary()
 
 _trace_id: ContextVar[int | None] = ContextVar("eventbus_trace_id", default=None)
@@ -186,17 +187,23 @@ class TelemetryHook(PolicyHook):
     @classmethod
     def current_context(cls) -> Context:
         """
-        Return OpenTelemetry's current context with this hook's innermost open span here as its span.
+        Return OpenTelemetry's current context with the innermost open span around this thread or task in it.
 
-        What a tool, model or step makes with it, or while it attaches it, is under the span of its call.
+        What a tool, model or step makes with it, or while it attaches it, is under the span of its call. The
+        span is one of this hook or of those that specialise it, so `TelemetryHook` stands for the only one.
 
         Returns:
             The context; the current one where this thread or task is in no run that is recorded.
         """
-        hook = _hooks.get(cls)
-        node = None if hook is None else hook._spans.here()
-        around = None if node is None else _context(node)
-        return context.get_current() if around is None else around
+        live = [
+            one.cls for one in list(_registry.state.hooks.values()) if one.live and issubclass(one.cls, cls)
+        ]
+        for hook in map(_hooks.get, live):
+            node = None if hook is None else hook._spans.here()
+            around = None if node is None else _context(node)
+            if around is not None:
+                return around
+        return context.get_current()
 
     def _histogram(self, one: names.Instrument) -> metrics.Histogram:
         return self._meter.create_histogram(
