@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from random import Random, SystemRandom
+from threading import TIMEOUT_MAX
 from typing import Any, ClassVar, Final, cast
 
 from . import _clock
@@ -147,13 +148,15 @@ class ModelRetryHook(PolicyHook):
 
     def _delay(self, event: AfterModelCallEvent) -> float:
         asked = None if event.error is None or event.response is not None else retry_after(event.error)
+        # A run takes a longer wait for a mistake.
+        cap = min(self.max_delay, TIMEOUT_MAX)
         if asked is not None:
-            return min(asked, self.max_delay)
+            return min(asked, cap)
         try:
             ceiling = self.initial_delay * self.backoff_factor ** (event.attempt - 1)
         except OverflowError:
-            ceiling = self.max_delay
-        return self.random.uniform(0, min(self.max_delay, ceiling))
+            ceiling = cap if self.initial_delay else 0
+        return self.random.uniform(0, min(cap, ceiling))
 
 
 def is_empty(response: Any) -> bool:

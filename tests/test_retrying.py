@@ -466,6 +466,8 @@ class TestHowLong:
 
         for attempt in (5_000, 9_999):
             assert 0 < AfterModelCallEvent.emit(response=EMPTY, attempt=attempt).retry <= 3
+        Retry.initial_delay = 0
+        assert AfterModelCallEvent.emit(response=EMPTY, attempt=5_000).retry is True
 
     @given(st.integers(1, 50), st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1, 1e6))
     def test_no_wait_is_longer_than_the_cap(self, attempt, initial, cap, factor):
@@ -572,6 +574,16 @@ class TestRetryAfter:
         ask(StatusError(429, retry_after=86_400), GOOD)
 
         assert [4] == waits
+
+    def test_no_cap_that_counts(self, waits):
+        """A wait that no lock can wait for is cut to one that it can, and does not fail the run."""
+
+        class Retry(ModelRetryHook):
+            max_delay = 1e300
+
+        ask(StatusError(429, retry_after=1e299), GOOD)
+
+        assert [threading.TIMEOUT_MAX] == waits
 
     def test_the_next_retry_is_jittered_again(self, waits):
         """Only the error that asks is obeyed."""
