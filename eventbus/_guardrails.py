@@ -147,9 +147,12 @@ def _as_mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _detector(where: str, value: Any) -> Detector:
-    if inspect.iscoroutinefunction(value.find if isinstance(value, Detector) else value):
-        misfit(where, "a plain function: nothing waits for an async one", value)
+    asked: Any = value.find if isinstance(value, Detector) else value
+    if inspect.iscoroutinefunction(asked):
+        misfit(where, "a plain function: nothing waits for an async one", asked)
     if isinstance(value, Detector):
+        if not callable(asked):
+            misfit(where, "a Detector of a function; a regular expression stands by itself", asked)
         return value
     if isinstance(value, str):
         try:

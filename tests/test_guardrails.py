@@ -1155,6 +1155,11 @@ class TestSettings:
             ("blocked_patterns", {"a": "("}, r"blocked_patterns\['a'\] is no regular expression"),
             ("blocked_patterns", {"a": re.compile(b"a")}, "not of bytes"),
             ("blocked_patterns", {"a": find_later}, "a plain function: nothing waits for an async one"),
+            (
+                "pii_patterns",
+                {"a": Detector(r"\d")},
+                "a Detector of a function; a regular expression stands by",
+            ),
             ("pii_patterns", {"a": Detector(find_later)}, "a plain function: nothing waits for an async one"),
             ("blocked_patterns", {"a": 5}, "a regular expression, a Detector, or a function"),
             ("blocked_patterns", {"a": "(a+)+$"}, "could take too long .*possessive"),
