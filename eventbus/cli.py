@@ -54,6 +54,8 @@ _INPUT: Final = click.Path(exists=True, dir_okay=False, allow_dash=True)
 _EXISTING: Final = click.Path(exists=True, dir_okay=False)
 _FILE: Final = click.Path(dir_okay=False)
 
+_DATABASE: Final = b"SQLite format 3\0"
+
 AFTER_A_REFUSAL: Final = """\
 What follows a refusal is the run as it was recorded: this tells what would have
 been refused, not what would have happened then."""
@@ -112,7 +114,7 @@ def replay(
             msg = "give a FILE of recorded runs, or a trace store with --db."
             raise click.UsageError(msg)
         _INPUT.convert(what, None, ctx)
-    elif into is not None and os.path.realpath(into) == os.path.realpath(store):
+    elif into is not None and os.path.exists(into) and os.path.samefile(into, store):
         msg = "--db and --trace name one file; its runs would be in it twice. Give --trace another."
         raise Unusable(msg)
     summary = Summary()
@@ -133,7 +135,12 @@ def replay(
     except KeyboardInterrupt:
         interrupted = True
         _complain("Interrupted; this is what was replayed so far.")
-    _show_summary(summary, told, interrupted)
+    _show_summary(summary, told)
+    if failed := summary.events[catalog.InferenceFailedEvent] if store is None and not interrupted else 0:
+        # Of a recorded conversation, that is; a stored run may have failed by itself.
+        show_note(
+            f"{failed} run{'s' if failed > 1 else ''} ended where a gate failed; the rest was not replayed."
+        )
     ctx.exit(INTERRUPTED if interrupted else 1 if told.problems else 0)
 
 
@@ -171,6 +178,11 @@ def _stored_only_in(into: str | None) -> Generator[None]:
 
 def _replay_file(file: str, limit: int | None, summary: Summary, told: _Told) -> None:
     with _open(file) as stream:
+        if stream.peek(len(_DATABASE)).startswith(_DATABASE):
+            msg = (
+                f"{file} is a database, and has no recorded runs; if it is a trace store, give it with --db."
+            )
+            raise Unusable(msg)
         about = os.fstat(stream.fileno())
         size = about.st_size if stat.S_ISREG(about.st_mode) else None
         with progress(size, stream.raw.tell, lambda: summary.runs) as advance:
@@ -202,7 +214,7 @@ def _replay_store(path: str, run: str | None, limit: int | None, summary: Summar
                 advance()
 
 
-def _show_summary(summary: Summary, told: _Told, interrupted: bool) -> None:
+def _show_summary(summary: Summary, told: _Told) -> None:
     order = {cls: place for place, cls in enumerate(_catalog())}
     by_type = sorted(summary.events.items(), key=lambda item: order.get(item[0], len(order)))
     by_calls = sorted(summary.tools.items(), key=lambda item: (-item[1].calls, item[0]))
@@ -232,11 +244,6 @@ def _show_summary(summary: Summary, told: _Told, interrupted: bool) -> None:
     )
     if any(decided.action == "deny" for decided in summary.decisions):
         show_note(AFTER_A_REFUSAL)
-    failed = summary.events[catalog.InferenceFailedEvent]
-    if failed and not interrupted:
-        show_note(
-            f"{failed} run{'s' if failed > 1 else ''} ended where a gate failed; the rest was not replayed."
-        )
 
 
 def _decisions(summary: Summary) -> Iterator[tuple[str, Sequence[int]]]:

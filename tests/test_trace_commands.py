@@ -609,9 +609,31 @@ class TestReplay:
         assert "twice" in invoke("replay", "--db", path, "--trace", "./eventbus.db", status=2).stderr
         (tmp_path / "link.db").symlink_to(path)
         assert "twice" in invoke("replay", "--db", path, "--trace", "link.db", status=2).stderr
+        os.link(path, tmp_path / "hard.db")
+        assert "twice" in invoke("replay", "--db", path, "--trace", "hard.db", status=2).stderr
         invoke("replay", "-q", "--db", path, "--trace", tmp_path / "copy.db")
         with trace.open(tmp_path / "copy.db") as reader:
             assert 124 == reader.last_seq()
+
+    def test_a_store_given_as_a_file(self, path):
+        """One sentence says how it is given."""
+        write(path, run_rows("a"))
+        done = invoke("replay", path, status=2)
+        assert ("", 1) == (done.stdout, done.stderr.count("\n"))
+        assert "--db" in done.stderr
+
+    def test_a_stored_failure_is_no_gate_s(self, path):
+        """The summary does not say that the rest of the run was left out."""
+        write(path, [row("a", "inference.started"), row("a", "inference.failed", error="boom")])
+        assert "gate" not in invoke("replay", "-q", "--db", path).stdout
+
+    def test_ids_that_look_like_others(self, path, tmp_path):
+        """Each run is told once, as itself."""
+        ids = ["abc", " abc", '{"cid": "abc"}']
+        write(path, [event for cid in ids for event in run_rows(cid)])
+        invoke("replay", "-q", "--db", path, "--trace", tmp_path / "new.db")
+        with trace.open(tmp_path / "new.db") as reader:
+            assert dict.fromkeys(ids, 8) == {run.correlation_id: run.events for run in reader.runs()}
 
     def test_a_store_that_cannot_be_filled(self, path):
         """One sentence, and nothing is replayed."""
