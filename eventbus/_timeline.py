@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 import tempfile
 from collections import Counter
@@ -274,6 +275,8 @@ def render(root: Node, run: StoredRun) -> str:
     return template.render(
         agent=run.agent or "run",
         cid=run.correlation_id,
+        # Who chose it may have thought of whoever pastes the command.
+        quoted_cid=shlex.quote(run.correlation_id),
         status=status,
         tone=tone,
         message=run.message,

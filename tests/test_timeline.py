@@ -424,6 +424,15 @@ class TestBounds:
             "".join(page.texts("left-out", "code"))
         ]
 
+    def test_the_command_for_all_of_it_is_quoted(self) -> None:
+        """
+        Whoever chose the id cannot choose what a shell does with it.
+        """
+        tools = [node("tool", f"t{n}", 0.1, 0.1) for n in range(SPANS)]
+        page = read(tree(*tools), correlation_id="$(boom)")
+
+        assert ["eventbus trace '$(boom)' --json"] == ["".join(page.texts("left-out", "code"))]
+
     def test_what_is_left_out_below_what_is_left_out(self) -> None:
         """
         What is left out below a part that is left out is counted where the page still has a place for it.
