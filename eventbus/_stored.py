@@ -176,7 +176,10 @@ def _scalars(event: StoredEvent) -> dict[str, Any]:
     shown: dict[str, Any] = {"agent": event.agent, "tool": event.tool}
     for key, value in event.payload.items():
         if isinstance(value, str | int | float) and key not in {"span_id", "data"} and len(shown) < _SHOWN:
-            shown.setdefault(key, value)
+            # Nobody reads what is below a microsecond.
+            shown.setdefault(
+                key, round(value, 6) if key == "duration" and isinstance(value, float) else value
+            )
     return shown
 
 

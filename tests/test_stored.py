@@ -175,8 +175,8 @@ class TestLines:
             ),
             (
                 "inference.generated",
-                {"turn": 1, "agent": "a", "model": "m", "response": {}, "span_id": "s"},
-                "EVENT InferenceGeneratedEvent agent=a turn=1 model=m",
+                {"turn": 1, "model": "m", "response": {}, "duration": 0.00047864100088190753, "span_id": "s"},
+                "EVENT InferenceGeneratedEvent turn=1 model=m duration=0.000479",
                 "info",
             ),
         ],
