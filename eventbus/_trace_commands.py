@@ -103,12 +103,13 @@ def reading(path: Path) -> Generator[TraceReader]:
         with TraceReader(path) as reader:
             yield reader
     except TraceFileError as error:
-        raise Unusable(escape(str(error))) from error
+        hint = "" if path.exists() else " Name another with --db, or in EVENTBUS_TRACE."
+        raise Unusable(escape(str(error)) + hint) from error
     except UnknownRunError as error:
         raise _NothingFound(escape(str(error))) from error
     except AmbiguousRunError as error:
         ids = "".join(f"\n  {escape(cid)}" for cid in error.candidates)
-        msg = f"Several runs have an id that begins so; give more of one:{ids}"
+        msg = f"Several runs have an id that begins so; give more of one, such as:{ids}"
         raise Unusable(msg) from error
 
 
@@ -173,7 +174,7 @@ def trace(run: str, path: Path, full: bool, as_json: bool, html: Path | None) ->
     RUN is an id, the beginning of one, or a whole line of the log; with - it is read from stdin. At the left
     stands when each part began, from the run's first event, and how long it took.
     """
-    text = sys.stdin.readline() if run == "-" else run
+    text = _first_line() if run == "-" else run
     with interruptible(), reading(path) as reader:
         found = reader.run(text)
         root = tree_of(reader, found.correlation_id)
@@ -183,6 +184,11 @@ def trace(run: str, path: Path, full: bool, as_json: bool, html: Path | None) ->
         show_json({"run": attrs.asdict(found), "tree": _as_tree(root)})
     elif html is None:
         show_trace(root, found, full=full)
+
+
+def _first_line() -> str:
+    # Python has none where stdin is closed, and bytes that are no text are in no id.
+    return "" if sys.stdin is None else sys.stdin.buffer.readline().decode(errors="replace")
 
 
 def _write_page(root: Node, run: Any, html: Path) -> None:

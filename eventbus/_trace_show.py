@@ -5,6 +5,7 @@ What the commands that read a trace store print: a tree, lines, tables; escaped,
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ _ID: Final = 17
 _AGENT: Final = 12
 _CALL: Final = 120
 _CONTEXT: Final = 30
+_ROOM: Final = 24
+"""How many columns a line of a tree has at least for what follows its guides."""
 
 _STYLES: Final[Mapping[str | None, str]] = {
     "completed": "green",
@@ -161,6 +164,10 @@ def _show_node(page: _Page, guides: tuple[str, str], node: Node, *, full: bool) 
     word = _WORDS.get(node.status, "")
     label = "" if node.kind in {"turn", "event", "run", node.title} else f"{node.kind} "
     left = f"{node.offset:>9.3f}s {took:>9}  "
+    if page.terminal:
+        # Of a deep tree what is nearest: a line is to have room for what it is about.
+        room = max(2, page.width - len(left) - _ROOM)
+        first, below = (_last(guide, room) for guide in (first, below))
     parts: list[Any] = [(left, "dim"), (first, "dim"), (label, "dim"), (escape(node.title), style or "bold")]
     if node.kind == "event":
         parts[-1] = (escape(node.title), style or "dim")
@@ -215,7 +222,7 @@ def _show_payload(page: _Page, margin: str, event: StoredEvent) -> None:
         (margin, "dim"), (f"{escape(event.event)} {stamp(event.timestamp)} seq={event.seq}", "italic dim")
     )
     for line in _laid_out(event.payload, 1):
-        page.put((margin, "dim"), line, whole=True)
+        page.hang((margin, "dim"), (line, ""))
 
 
 def _laid_out(value: Any, depth: int) -> Iterator[str]:
@@ -242,26 +249,34 @@ class _Page:
     def __init__(self) -> None:
         self.terminal = is_terminal(sys.stdout)
         self._console = Console(file=sys.stdout, force_terminal=True, highlight=False)
+        self.width = self._console.width
 
-    def put(self, *parts: Any, whole: bool = False) -> None:
+    def put(self, *parts: Any) -> None:
         """
-        Print one line; on a terminal it is cut at the width, unless it is to be seen whole.
+        Print one line; on a terminal it is cut at the width.
         """
         text = Text.assemble(*parts)
         if self.terminal:
             with self._console.capture() as captured:
-                self._console.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=whole)
+                self._console.print(text, no_wrap=True, overflow="ellipsis")
             write(captured.get().rstrip("\n"))
         else:
             write(text.plain.rstrip())
 
     def hang(self, margin: tuple[str, str], note: tuple[str, str]) -> None:
         """
-        Print a text under a margin, on as many lines as it takes.
+        Print a text under a margin: on a terminal on as many lines as it takes.
         """
-        room = max(20, self._console.width - len(margin[0]))
+        if not self.terminal:
+            self.put(margin, note)
+            return
+        room = max(1, self._console.width - len(margin[0]))
         for line in Text(*note).wrap(self._console, room):
             self.put(margin, line)
+
+
+def _last(text: str, room: int) -> str:
+    return text if len(text) <= room else CUT + text[len(text) - room + 1 :]
 
 
 def _cut(text: str, room: int) -> str:
@@ -299,9 +314,9 @@ def _put_whole(text: Text, found: str | None) -> None:
 def _around(event: StoredEvent, found: str) -> str:
     stored = json.dumps(event.payload, ensure_ascii=False, separators=(",", ":"))
     for wanted in (found, json.dumps(found, ensure_ascii=False)[1:-1]):
-        place = stored.lower().find(wanted.lower())
-        if place >= 0:
-            start, end = max(0, place - _CONTEXT), place + len(wanted) + _CONTEXT
+        place = re.search(re.escape(wanted), stored, re.IGNORECASE)
+        if place is not None:
+            start, end = max(0, place.start() - _CONTEXT), place.end() + _CONTEXT
             before, after = CUT if start else "", CUT if end < len(stored) else ""
             return escape(f"{before}{stored[start:end]}{after}")
     return ""

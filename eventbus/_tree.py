@@ -18,7 +18,10 @@ MAX_NODES: Final = 50_000
 """How many nodes a tree has at most; what comes after them is counted in the note of its root."""
 
 MAX_DEPTH: Final = 30
-"""How many runs deep runs are nested in a tree."""
+"""How many runs deep runs are nested in a tree; what the deepest has below it is counted in its note."""
+
+MAX_LEVELS: Final = 60
+"""How deep parts are nested in a tree; deeper ones stand beside each other. Readers of JSON have a limit."""
 
 _STARTS: Final = {
     "inference.started": "run",
@@ -122,7 +125,7 @@ def build(run: StoredRun, events: Iterable[StoredEvent], nested: Nested = lambda
     Returns:
         The root, of the kind "run". Runs, depth and size are bounded; a cycle of parents ends.
     """
-    return _Builder(nested, run.started).build(run, events, 0)
+    return _Builder(nested, run.started).build(run, events)
 
 
 class _Builder:
@@ -136,33 +139,43 @@ class _Builder:
         self.room = MAX_NODES
         self.seen: set[str] = set()
 
-    def build(self, run: StoredRun, events: Iterable[StoredEvent], depth: int) -> Node:
+    def build(self, run: StoredRun, events: Iterable[StoredEvent], depth: int = 0, level: int = 0) -> Node:
         self.seen.add(run.correlation_id)
-        below = iter(self.nested(run.correlation_id)) if depth < MAX_DEPTH else iter(())
-        one = _OneRun(self, run)
-        left_out = 0
+        below = iter(self.nested(run.correlation_id))
+        one = _OneRun(self, run, level)
+        left_out = runs_left_out = 0
         child = next(below, None)
         for event in events:
             while child is not None and child[0].first_seq < event.seq:
-                self._hang(one, child, depth)
+                runs_left_out += self._is_left_out(one, child, depth)
                 child = next(below, None)
             if self.room > 0:
                 one.add(event)
             else:
                 left_out += 1
         while child is not None:
-            self._hang(one, child, depth)
+            runs_left_out += self._is_left_out(one, child, depth)
             child = next(below, None)
+        notes = [] if one.root.note is None else [one.root.note]
         if left_out:
-            cut = f"{left_out:,} more events are not shown"
-            one.root.note = cut if one.root.note is None else f"{one.root.note}, {cut}"
+            notes.append(f"{left_out:,} more events are not shown")
+        if runs_left_out:
+            notes.append(f"{runs_left_out:,} run{'s' if runs_left_out > 1 else ''} started from it not shown")
+        one.root.note = ", ".join(notes) or None
         return one.root
 
-    def _hang(self, parent: _OneRun, child: tuple[StoredRun, Iterable[StoredEvent]], depth: int) -> None:
+    def _is_left_out(
+        self, parent: _OneRun, child: tuple[StoredRun, Iterable[StoredEvent]], depth: int
+    ) -> bool:
         run, events = child
-        if run.correlation_id not in self.seen and self.room > 0:
-            self.room -= 1
-            parent.innermost().children.append(self.build(run, events, depth + 1))
+        if run.correlation_id in self.seen:
+            return False
+        if self.room <= 0 or depth == MAX_DEPTH:
+            return True
+        self.room -= 1
+        above = parent.innermost()
+        above.children.append(self.build(run, events, depth + 1, parent.level_of(above) + 1))
+        return False
 
 
 class _OneRun:
@@ -170,7 +183,7 @@ class _OneRun:
     What is known of one run after some of its events.
     """
 
-    def __init__(self, builder: _Builder, run: StoredRun) -> None:
+    def __init__(self, builder: _Builder, run: StoredRun, level: int) -> None:
         self._builder = builder
         # Under an id that no run ever had, such as a scope's, nothing is left open.
         status = "ok" if run.status is None else "open"
@@ -178,6 +191,9 @@ class _OneRun:
         self._runs = 0
         # By span id, in the order of their starts: each with what it hangs under.
         self._open: dict[str, tuple[Node, Node]] = {}
+        # Those of them that more may hang under, and how deep each is.
+        self._parents: dict[str, int] = {}
+        self._level = level
         # Decisions about a call come before its start.
         self._decided: dict[tuple[str, str], list[tuple[Node, Node]]] = {}
 
@@ -185,10 +201,20 @@ class _OneRun:
         """
         Return the part that was opened last of those that are open, of some kinds only if they are given.
         """
-        for node, _ in reversed(self._open.values()):
+        for node, _ in self._innermost_first():
             if not kinds or node.kind in kinds:
                 return node
         return self.root
+
+    def level_of(self, parent: Node) -> int:
+        """
+        Return how deep in the whole tree one is that more may hang under.
+        """
+        span_id = None if parent.start is None else parent.start.span_id
+        return self._parents.get(span_id or "", self._level)
+
+    def _innermost_first(self) -> Iterator[tuple[Node, Node]]:
+        return (self._open[span_id] for span_id in reversed(self._parents))
 
     def add(self, event: StoredEvent) -> None:
         """
@@ -232,12 +258,15 @@ class _OneRun:
             if kind == "tool":
                 self._take_decisions(event, node)
         if event.span_id is not None:
+            level = self.level_of(parent) + 1
             self._open[event.span_id] = (node, parent)
+            if level < MAX_LEVELS:
+                self._parents[event.span_id] = level
 
     def _parent(self, kind: str) -> Node:
         if kind == "step":
             return self.innermost()
-        for node, parent in reversed(self._open.values()):
+        for node, parent in self._innermost_first():
             # A step that a tool takes has none of the calls that run beside the tool.
             if node.kind in {"run", "turn"} or (node.kind == "step" and parent.kind != "tool"):
                 return node
@@ -245,6 +274,7 @@ class _OneRun:
 
     def _end(self, event: StoredEvent, kind: str, status: str) -> None:
         node, parent = self._open.pop(event.span_id or "", (None, self.root))
+        self._parents.pop(event.span_id or "", None)
         if node is None and kind == "run" and self.root.end is None:
             node = self.root
         if node is None:

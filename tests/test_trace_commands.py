@@ -24,7 +24,7 @@ from traces import row, run_rows, write
 
 from eventbus import Event, configure, parse_line, trace
 from eventbus._lines import format_line
-from eventbus._trace_commands import moment
+from eventbus._trace_commands import _first_line, moment
 from eventbus.cli import cli
 from eventbus.testing import capture
 
@@ -102,6 +102,7 @@ class TestStore:
         """One sentence on stderr, and the status of unusable input."""
         done = invoke(*arguments, status=2)
         assert ("", 1) == (done.stdout, done.stderr.count("Error: "))
+        assert "--db" in done.stderr
         path.write_bytes(b"text, not a database; and longer than a header has to be, by some way" * 9)
         done = invoke(*[path if word == "no.db" else word for word in arguments], status=2)
         assert "cannot be read as a trace store" in done.stderr
@@ -282,10 +283,50 @@ class TestTrace:
         assert "\u202e" not in done.stdout
 
     def test_in_full_on_a_terminal(self, rich, tmp_path):
-        """Nothing of a payload is cut, or moves the cursor."""
+        """Nothing of a payload moves the cursor."""
         done = terminal.run(["-m", "eventbus", "trace", "rich-1", "--full", "--db", str(rich)], cwd=ROOT)
         assert re.search("│ +metadata:", terminal.plain(done.stdout))
         assert "\x1b[2J" not in done.stdout
+
+    def test_long_payloads_on_a_terminal(self, path):
+        """Nothing of them is cut: they go on in the next line, under where they began."""
+        text = " ".join(str(number) for number in range(300))
+        write(path, [row("a", "step.started", name=text, span_id="s"), *run_rows("a")])
+        lines = on_terminal("trace", "a", "--full", cwd=path.parent).stdout.splitlines()
+        assert terminal.WIDTH >= max(map(len, lines))
+        start = next(n for n, line in enumerate(lines) if "name: 0 1" in line)
+        assert text in " ".join(line.strip("│ ") for line in lines[start:])
+
+    def test_a_deep_tree_on_a_terminal(self, path):
+        """What a line is about is seen, however deep it is."""
+        steps = [row("a", "step.started", name=f"step-{n}", span_id=str(n)) for n in range(50)]
+        write(path, [row("a", "inference.started", agent="sundae"), *steps])
+        lines = on_terminal("trace", "a", cwd=path.parent).stdout.splitlines()
+        assert terminal.WIDTH >= max(map(len, lines))
+        assert re.fullmatch(r" +0.000s +… +└ step step-49 OPEN", lines[-1])
+
+    def test_a_deep_tree_as_json(self, path):
+        """It can be read back."""
+        steps = [row("a", "step.started", name=f"step-{n}", span_id=str(n)) for n in range(1500)]
+        write(path, [row("a", "inference.started", agent="sundae"), *steps])
+        assert "step-1499" in str(json.loads(invoke("trace", "a", "--json").stdout)["tree"])
+
+    @pytest.mark.parametrize("said", [b"", b"\xff\xfe\n"])
+    def test_stdin_that_has_no_id(self, path, said):
+        """No run is found."""
+        write(path, run_rows("a"))
+        assert "has no run" in invoke("trace", "-", input=said, status=1).stderr
+
+    def test_a_closed_stdin(self, path, monkeypatch):
+        """No run is found."""
+        write(path, run_rows("a"))
+        command = [sys.executable, "-m", "eventbus", "trace", "-"]
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, check=False
+        )
+        assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+        monkeypatch.setattr(sys, "stdin", None)
+        assert "" == _first_line()
 
     def test_html(self, rich, tmp_path):
         """A page, told on stderr; the tree is not printed as well."""

@@ -249,11 +249,12 @@ class TestBounds:
         write(path, run_rows("b", parent_id="a"))
         with trace.open(path) as reader:
             root = tree_of(reader, "a")
-        assert (4, "2 more events are not shown") == (len(list(root.walk())), root.note)
+        note = "2 more events are not shown, 1 run started from it not shown"
+        assert (4, note) == (len(list(root.walk())), root.note)
         write(path, [row("a", "inference.failed", error="boom")])
         monkeypatch.setattr(_tree, "MAX_NODES", 5)
         with trace.open(path) as reader:
-            assert "1 more events are not shown" == tree_of(reader, "a").note
+            assert tree_of(reader, "a").note.startswith("1 more events are not shown")
 
     def test_a_cycle_of_parents_ends(self, path):
         """Each run is there once."""
@@ -261,10 +262,35 @@ class TestBounds:
         assert ["sundae open", "  sundae open"] == outline(path)
 
     def test_runs_nested_very_deep(self, path, monkeypatch):
-        """To a depth."""
+        """To a depth; the deepest tells how many were started from it, those apart that stand elsewhere."""
         monkeypatch.setattr(_tree, "MAX_DEPTH", 2)
         write(path, [started(str(n), parent_id=None if n == 0 else str(n - 1)) for n in range(5)])
-        assert 3 == len(outline(path, "0"))
+        write(path, [started("5", parent_id="2")])
+        with trace.open(path) as reader:
+            notes = [node.note for _, node in tree_of(reader, "0").walk()]
+        assert [None, None, "2 runs started from it not shown"] == notes
+
+    def test_parts_nested_very_deep(self, path):
+        """Beyond a depth they stand beside each other, and each has its own end."""
+        steps = [row("a", "step.started", span_id=str(n), name=str(n)) for n in range(500)]
+        ends = [row("a", "step.completed", span_id=str(n), name=str(n)) for n in reversed(range(500))]
+        write(path, [*steps, *ends])
+        with trace.open(path) as reader:
+            found = list(tree_of(reader, "a").walk())
+        assert [str(n) for n in range(500)] == [node.title for _, node in found[1:]]
+        assert {"ok"} == {node.status for _, node in found}
+        assert _tree.MAX_LEVELS == max(depth for depth, _ in found)
+
+    def test_parts_in_nested_runs(self, path):
+        """Their depth adds up."""
+        for n in range(4):
+            parent = {} if n == 0 else {"parent_id": str(n - 1)}
+            steps = [row(str(n), "step.started", span_id=f"{n}-{step}") for step in range(50)]
+            write(path, [row(str(n), "inference.started", span_id=f"i-{n}", **parent), *steps])
+        with trace.open(path) as reader:
+            found = list(tree_of(reader, "0").walk())
+        assert 4 * 51 == len(found)
+        assert _tree.MAX_LEVELS + 3 >= max(depth for depth, _ in found)
 
     def test_a_deep_tree_is_walked(self, path):
         """Without recursion."""
