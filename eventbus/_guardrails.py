@@ -227,8 +227,9 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         every = tuple(rules)
-        # Of these rules only: whoever writes a text may write anything else between the brackets.
-        self.label = re.compile("|".join(re.escape(_label(rule.name)) for rule in every))
+        # Only with names of rules: whoever writes a text may write anything else between the brackets.
+        known = [*DEFAULT_BLOCKED_PATTERNS, *DEFAULT_PII_PATTERNS, *(rule.name for rule in every)]
+        self.label = re.compile("|".join(re.escape(_label(name)) for name in known))
         redacting = tuple(rule for rule in every if rule.action == "redact")
         self._questions = {(place, False): _question(every, place) for place in PLACES}
         self._questions |= {(place, True): _question(redacting, place) for place in PLACES}

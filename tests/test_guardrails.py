@@ -938,6 +938,19 @@ class TestPatterns:
         _, executed = execute("send", {"a": "[REDACTED:mia@example.com]"})
         assert [{"a": "[REDACTED:[REDACTED:email]]"}] == executed
 
+    def test_a_mask_of_another_hook_is_not_masked_again(self):
+        """What the defaults have masked is left by rules that would find something in it."""
+
+        class Guardrails(GuardrailsHook):
+            pass
+
+        class Words(GuardrailsHook):
+            pii_patterns = {"word": r"email|REDACTED"}
+
+        assert [{"a": "[REDACTED:word]: [REDACTED:email]"}] == execute(
+            "send", {"a": "email: mia@example.com"}
+        )[1]
+
     def test_many_masks_and_finds_in_one_text(self):
         """Each find is held against one mask, not against all: otherwise this would take minutes."""
 
