@@ -501,7 +501,9 @@ def one_instance_per_run(record: Record) -> Iterator[str]:
                 # Of a hook that is gone an event under way still makes instances.
                 continue
             if (world, cid) in limbo:
+                # It takes a place meanwhile, and gives it up again.
                 gone.add(note.token)
+                used[candidate.period] += [(cid, cid), (None, cid)]
                 continue
             if note.token in gone:
                 yield f"{note.who} met an instance of a run that had ended before emit {emission.n}"
