@@ -107,26 +107,27 @@ def drive(script: Script[T], perform: Performer = nothing_to_perform, resume: Re
     """
     Drive a script on this thread to its end.
     """
-    reached: Perform | Done | None = None
+    todo: Any = None
+    done: Any = None
     try:
+        todo = next(script) if resume is None else resume()
         while True:
-            reached = advance(script, resume)
-            if isinstance(reached, Done):
-                return cast("T", reached.value)
-            resume = answer(script, perform, reached)
+            try:
+                done = perform(todo) if isinstance(todo, Perform) else do(todo)
+            except BaseException as error:
+                done = Raised(error)
+            todo = script.send(done)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    except Carried as carried:
+        stopped = carried.error
     finally:
-        resume = reached = None
-
-
-def answer(script: Script[Any], perform: Performer, asked: Perform) -> Resume:
-    """
-    Perform what a script asks for, and return what sends the outcome back.
-    """
+        # As in `advance`.
+        resume = todo = done = None
     try:
-        done = perform(asked)
-    except BaseException as error:
-        return partial(script.send, Raised(error))
-    return partial(script.send, done)
+        raise stopped
+    finally:
+        del stopped
 
 
 async def aadvance(script: Script[Any], resume: Resume | None) -> Perform | Done:

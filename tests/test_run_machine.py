@@ -1333,10 +1333,13 @@ def _completes_what_failed(started, completed):
     return completes_what_failed
 
 
-def _performs_twice(script, perform, asked):
-    with contextlib.suppress(Exception):
-        perform(asked)
-    return _drive_answer(script, perform, asked)
+def _performs_twice(perform):
+    def twice(asked):
+        with contextlib.suppress(Exception):
+            perform(asked)
+        return perform(asked)
+
+    return _drive_refuse_awaitables(twice)
 
 
 def _turns_results_round(run, calls, tools, *, parallel=1):
@@ -1396,7 +1399,7 @@ def _keeps_its_scope_open(run):
 
 _order_end, _order_make, _order_close = _order.end, _order.make, _order.close
 _order_refusal_of, _order_deny = _order.refusal_of, _order.deny_tool
-_drive_answer, _drive_together = _drive.answer, _drive.together
+_drive_refuse_awaitables, _drive_together = _drive.refuse_awaitables, _drive.together
 _run_call_tools, _run_begin = Run.call_tools, Run.begin
 _run_start, _run_complete = _run.RunBase._start, _run.RunBase.complete
 
@@ -1433,7 +1436,7 @@ BUGS: list[tuple[str, Any, str, bool]] = [
     ("close", _fails_what_is_done(InferenceGeneratedEvent), "told as failed", True),
     ("close", _completes_what_failed(ToolCallFailedEvent, ToolCallCompletedEvent), "told as done", False),
     ("close", _completes_what_failed(ModelCallFailedEvent, InferenceGeneratedEvent), "told as done", True),
-    ("answer", _performs_twice, "executed again without a retry", False),
+    ("refuse_awaitables", _performs_twice, "executed again without a retry", False),
     ("together", _mixes_results_up, "got the result", True),
     ("Run.call_tools", _turns_results_round, "out of order", False),
     ("_start", _loses_its_parent, "has the parent None", False),
