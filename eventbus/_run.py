@@ -54,6 +54,7 @@ from ._pieces import (
     PlainPiece,
     ToolCallPiece,
 )
+from ._readonly import freeze
 from ._scheduler import Delivery
 from ._steps import ModelOutcome, Opened, Script
 from ._telling import Telling
@@ -128,7 +129,8 @@ class RunBase:
         self.over = False
         self.opened: dict[str, Opened] = {}
         self.pending_calls: Sequence[ToolCallLike] = ()
-        self.info = RunInfo(self.id, None, self.agent, message, metadata or {})
+        self.info: RunInfo
+        self._metadata: Mapping[str, Any] = freeze(metadata or {})
         self.telling = Telling()
         self.owed: list[Delivery] = []
         self._begun = False
@@ -150,7 +152,7 @@ class RunBase:
         """
         What the caller said of the run, read-only.
         """
-        return self.info.metadata
+        return self._metadata
 
     @property
     def turn_or_none(self) -> int | None:
@@ -391,8 +393,7 @@ class RunBase:
         if not adopts:
             self.id = self.id or new_correlation_id()
             self.parent_id = current if current != self.id else None
-        info = self.info
-        self.info = RunInfo(self.id, self.parent_id, info.agent, info.message, info.metadata)
+        self.info = RunInfo(self.id, self.parent_id, self.agent, self.message, self._metadata)
 
     def _open_scope(self) -> None:
         self._scope = correlation(self.id, self.parent_id)
