@@ -250,10 +250,12 @@ def end(
     """
     failure = error
     meanwhile: list[BaseException] = []
-    yield from _quiet(run, meanwhile)
+    if run.telling:
+        yield from _quiet(run, meanwhile)
     for span_id in reversed(list(run.opened)):
         # An end that somebody else is telling takes its start from `opened`; what is around it waits for it.
-        yield from _quiet(run, meanwhile)
+        if run.telling:
+            yield from _quiet(run, meanwhile)
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure
         try:
@@ -285,12 +287,10 @@ def end(
         yield from _last(run, event_class, told)
     except BaseException as raised:
         meanwhile.append(original(raised))
-    return _goes_on(error, meanwhile)
+    return _goes_on(error, meanwhile) if meanwhile else None
 
 
 def _quiet(run: RunBase, meanwhile: list[BaseException]) -> Script[None]:
-    if not run.telling:
-        return
     try:
         passed((yield Quiet(run)))
     except BaseException as raised:
