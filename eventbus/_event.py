@@ -231,7 +231,8 @@ class EventRoot:
         Returns:
             True if some function or hook would receive the event of some run.
         """
-        return _registry.topic_of(cls).has_receivers()
+        topic: Topic = cls.__dict__["_topic"]
+        return topic.has_receivers()
 
     @overload
     @classmethod

@@ -364,8 +364,11 @@ class Topic:
         """
         Tell whether anybody would receive an event of some run.
         """
+        plan: Plan | None = self.namespace[PLAN]
+        if plan or (plan is None and self.renew()):
+            return True
         # Where there is no index, nobody has subscribed to a single run.
-        return bool(self.plan()) or (self.namespace[KEYED] is not None and self._has_keyed())
+        return self.namespace[KEYED] is not None and self._has_keyed()
 
     def _has_keyed(self) -> bool:
         return any(
