@@ -96,10 +96,10 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
     __slots__ = ("_left_behind", "_outer", "_parent", "adopted", "cid", "closed", "loop", "parent")
 
     def __init__(self, cid: str | None = None, parent: str | None = None) -> None:
-        for name, value in (("cid", cid), ("parent", parent)):
-            if value is not None and not isinstance(cast("object", value), str):
-                msg = f"`{name}` must be a str or None, not {value!r}; pass str({name})."
-                raise TypeError(msg)
+        if cid is not None:
+            _must_be_text("cid", cid)
+        if parent is not None:
+            _must_be_text("parent", parent)
         self.cid: str = new_correlation_id() if cid is None else cid
         self.parent = self._parent = parent
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -132,6 +132,12 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
         outer = _skip_left_behind(self._outer)
         scope_var.set(outer)
         correlation_id_var.set(None if outer is None else outer.cid)
+
+
+def _must_be_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        msg = f"`{name}` must be a str or None, not {value!r}; pass str({name})."
+        raise TypeError(msg)
 
 
 def _skip_left_behind(scope: correlation | None) -> correlation | None:
