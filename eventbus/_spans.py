@@ -183,6 +183,8 @@ class OpenSpans:
         """
         Take out what is open in a run, and return it; None if it is not.
         """
+        if not self.knows(cid):
+            return None
         with self._lock:
             return next(iter(self._take(self._nodes.get((cid, kind, key)))), None)
 
@@ -197,6 +199,8 @@ class OpenSpans:
         Returns:
             The nodes that have spans, the inner before the outer.
         """
+        if not self.knows(cid):
+            return []
         with self._lock:
             run = self._nodes.get((cid, RUN, key))
             if run is None:
