@@ -72,10 +72,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     """
     Return the event loop that runs on this thread, or None.
     """
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    # `get_running_loop` raises where there is none, which costs more than all the rest of a look.
+    return asyncio._get_running_loop()
 
 
 class correlation:  # noqa: N801 - a context manager reads as a state, as `contextlib.suppress` does
