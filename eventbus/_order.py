@@ -123,7 +123,8 @@ def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False)
         except Exception as raised:
             mention(error, raised)
         raise
-    yield from _decided(run, gate, may_retry=may_retry)
+    if gate.edits:
+        yield from _decided(run, gate, may_retry=may_retry)
 
 
 def unjudged(run: RunBase, gate: AfterModelCallEvent | AfterToolCallEvent) -> RunEndedError:

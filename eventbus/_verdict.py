@@ -116,7 +116,8 @@ def was_written(gate: ProtectedEvent, field: str) -> bool:
     """
     Tell whether a handler has set a field.
     """
-    return any(edit.applied and edit.field == field for edit in gate.edits)
+    edits = gate.edits
+    return bool(edits) and any(edit.applied and edit.field == field for edit in edits)
 
 
 def refusal_of(gate: ProtectedEvent, field: str) -> tuple[str, str | None] | None:
