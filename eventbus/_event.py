@@ -30,7 +30,7 @@ from ._depth import Trip, hook_name, is_loop, trips
 from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
 from ._emitter import all_fields, compile_emit, needs_freezing, payload_fields
 from ._priority import Priority
-from ._readonly import ReadOnlyDict, freeze
+from ._readonly import FREEZERS, ReadOnlyDict, freeze
 from ._registry import INSTANCE_OF, EventSignal, Receiver, Topic
 from ._report import report_failure
 from ._scheduler import scheduler
@@ -160,9 +160,9 @@ class EventRoot:
         self.__attrs_init__(**kwargs)  # type: ignore[attr-defined]  # made by attrs in each class
         for name in self._to_freeze:
             value = getattr(self, name)
-            frozen = freeze(value)
-            if frozen is not value:
-                object.__setattr__(self, name, frozen)
+            # As `freeze` does, without its call.
+            if type(value) in FREEZERS:
+                object.__setattr__(self, name, freeze(value))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, EventRoot) or other.__class__ is not self.__class__:
