@@ -348,11 +348,14 @@ def _check_settings(cls: type[PolicyHook]) -> None:
 
 
 def _accept(cls: type, name: str, value: Any) -> Any:
-    if name in vars(Hook) or marks_of(value):
+    if name in vars(Hook):
         return value
     policy = cast("type[PolicyHook]", cls)
-    setting = policy._settings.get(name)
     where = f"{cls.__qualname__}.{name}"
+    _refuse_accident(policy, where, name)
+    if marks_of(value):
+        return value
+    setting = policy._settings.get(name)
     if setting is not None:
         if inspect.ismemberdescriptor(value):
             # By attrs, which has made the class anew with slots.
@@ -367,6 +370,21 @@ def _accept(cls: type, name: str, value: Any) -> Any:
         raise TypeError(msg)
     _refuse_unknown(policy, where, name, value)
     return value
+
+
+def _refuse_accident(policy: type[PolicyHook], where: str, name: str) -> None:
+    # A method of one's own that happens to be named like a handler of the policy would switch that one off.
+    if vars(policy).get("replaces") is True:
+        return
+    for base in policy.__mro__[1:]:
+        if name in vars(base):
+            if "_settings" in vars(base) and marks_of(vars(base)[name]):
+                msg = (
+                    f"{where} would switch off a handler of {base.__name__}; give it another name, or say "
+                    f"`replaces = True` in {policy.__qualname__} if that is what you want."
+                )
+                raise TypeError(msg)
+            return
 
 
 def _refuse_unknown(policy: type[PolicyHook], where: str, name: str, value: object) -> None:

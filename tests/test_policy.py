@@ -299,14 +299,43 @@ class TestWhatElseABodyMayHold:
         assert (1,) == Guard().violations()
 
     def test_a_handler_may_be_dropped(self, guard):
-        """As with any hook, None in its place drops it."""
+        """None in its place drops it, where the class says that it replaces something."""
 
         class Guard(guard):
+            replaces = True
             check = None
 
         Asked.emit()
 
         assert [] == log
+
+    def test_a_handler_is_not_switched_off_by_accident(self, guard):
+        """A method that happens to be named like a handler is refused, with what to do about it."""
+        message = r"Guard\.check would switch off a handler of GuardHook; .*`replaces = True`"
+        for check in (lambda self: 1, on(Asked)(lambda self, event: None), None):
+            with pytest.raises(TypeError, match=message):
+                type("Guard", (guard,), {"check": check, "__module__": __name__})
+
+        class Live(guard):
+            pass
+
+        with pytest.raises(TypeError, match="would switch off"):
+            Live.check = lambda self: 1
+
+    def test_a_handler_of_one_s_own_may_be_replaced(self, guard):
+        """What a subclass has added is its own."""
+
+        class Guard(guard):
+            def helper(self):
+                return 1
+
+        class Other(Guard):
+            replaces = True
+
+            def helper(self):
+                return 2
+
+        assert 2 == Other().helper()
 
     def test_an_attribute_of_a_mixin_may_be_set(self, guard):
         """A plain value that a base has is known."""
