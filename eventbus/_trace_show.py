@@ -26,9 +26,15 @@ from ._timeline import show_seconds
 from ._tree import Node
 
 _ID: Final = 17
+_LEAST: Final = 12
+"""How much of an id a narrow terminal has room for at least."""
+
 _AGENT: Final = 12
 _CALL: Final = 120
 _CONTEXT: Final = 30
+_DISPENSABLE: Final = (1, 2, 3)
+"""The columns of runs that are left out of a narrow terminal, in this order: agent, start, duration."""
+
 _ROOM: Final = 24
 """How many columns a line of a tree has at least for what follows its guides."""
 
@@ -65,21 +71,30 @@ def show_runs(runs: Sequence[StoredRun]) -> None:
     headings = ("Status", "Agent", "Started (UTC)", "Took", "Events")
     widths = [max(len(heading), *(len(row[place]) for row in rows)) for place, heading in enumerate(headings)]
     # What is left of the line: rich would take from all columns alike.
-    room = Console(file=sys.stdout).width - sum(widths) - 3 * len(widths)
-    grid.add_column("Run\nmessage", width=max(_ID, room), no_wrap=True, overflow="ellipsis")
-    for heading, width in zip(headings, widths, strict=True):
-        right = heading in {"Took", "Events"}
-        grid.add_column(heading, width=width, no_wrap=True, justify="right" if right else "left")
-    for run, (status, agent, started, took, events) in zip(runs, rows, strict=True):
+    shown = list(range(len(headings)))
+    room = Console(file=sys.stdout).width - sum(width + 3 for width in widths)
+    for place in _DISPENSABLE:
+        if room < _LEAST:
+            shown.remove(place)
+            room += widths[place] + 3
+    grid.add_column("Run\nmessage", width=max(_LEAST, room), no_wrap=True, overflow="ellipsis")
+    for place in shown:
+        right = headings[place] in {"Took", "Events"}
+        grid.add_column(
+            headings[place], width=widths[place], no_wrap=True, justify="right" if right else "left"
+        )
+    for run, row in zip(runs, rows, strict=True):
         bad = run.failures + run.refusals
         message = f"\n{escape(run.message)}" if run.message else ""
+        status, *facts, events = row
+        cells = [
+            Text(status, _STYLES.get(run.status, "")),
+            *map(Text, facts),
+            Text.assemble(events, (f"\n{bad:,} bad" if bad else "", "bold red")),
+        ]
         grid.add_row(
             Text.assemble((_short(run.correlation_id), "bold"), (message, "dim")),
-            Text(status, _STYLES.get(run.status, "")),
-            Text(agent),
-            Text(started),
-            Text(took),
-            Text.assemble(events, (f"\n{bad:,} bad" if bad else "", "bold red")),
+            *(cells[place] for place in shown),
         )
     draw(grid)
 

@@ -173,6 +173,14 @@ class TestRuns:
         assert any(line.startswith("rich-1 ") and "completed" in line for line in lines)
         assert any(re.search(r"Please refund \\x1b\[2J.* \d+ bad$", line) for line in lines)
 
+    def test_on_a_narrow_terminal(self, rich, tmp_path):
+        """Id and status are seen whole; what there is no room for is left out."""
+        done = on_terminal("runs", "--db", rich, cwd=ROOT, COLUMNS="40")
+        lines = done.stdout.splitlines()
+        assert 40 >= max(map(len, lines))
+        assert ["message", "Status", "Events"] == lines[2].split()
+        assert any(re.fullmatch(r"rich-1 +completed +\d+", line) for line in lines)
+
     def test_a_time_that_is_none(self):
         """The fix is named."""
         assert "2h for two hours ago" in invoke("runs", "--since", "yesterday", status=2).stderr
