@@ -432,15 +432,21 @@ class TraceReader:
         failed: dict[str, int] = {}
         for start in range((first or 1) - 1, last or 0, STRIDE):
             end = min(start + STRIDE, last)
-            for channel, tool, duration, is_lossy, usage in self._all(
-                "SELECT channel, tool, duration, lossy, CASE WHEN channel = ? AND json_valid(payload) "
-                "THEN json_extract(payload, '$.usage') END FROM events WHERE seq > ? AND seq <= ?",
+            here, lossy_here = self._all(
+                "SELECT count(*), coalesce(sum(lossy), 0) FROM events WHERE seq > ? AND seq <= ?", start, end
+            )[0]
+            events += here
+            lossy += lossy_here
+            for channel, tool, duration, usage in self._all(
+                "SELECT channel, tool, duration, CASE WHEN channel = ? AND json_valid(payload) "
+                "THEN json_extract(payload, '$.usage') END FROM events "
+                "WHERE seq > ? AND seq <= ? AND channel IN (?, ?, ?)",
                 _GENERATED,
                 start,
                 end,
+                _GENERATED,
+                *_ENDED_CALLS,
             ):
-                events += 1
-                lossy += is_lossy
                 if channel in _ENDED_CALLS and tool is not None:
                     durations.setdefault(tool, array("d")).append(duration or 0.0)
                     failed[tool] = failed.get(tool, 0) + (channel == _ENDED_CALLS[1])
