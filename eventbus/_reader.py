@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -33,6 +34,9 @@ PAGE: Final = 1000
 
 STRIDE: Final = 2000
 """How many events are looked through at a time; between them Ctrl-C is heard and progress is told."""
+
+# Those that `json` writes and a payload is stored without: after a key, or between items.
+_SPACES: Final = re.compile(r"(?<=\":) |(?<=[\]}\"\deul],) (?=[\[{\"\d\-tfn])")
 
 # What follows a prefix is before it: no text has this character, which Unicode keeps for internal use.
 _LAST: Final = "\U0010ffff"
@@ -379,17 +383,16 @@ class TraceReader:
         Every event is looked at; there is no index of words. An interrupt is heard between strides.
 
         Args:
-            text: What is looked for, as it was emitted: in the payload it is looked for as JSON has it, too.
+            text: What is looked for, as it was emitted or as a line shows it: see `spellings`.
             ignore_case: Take `a` for `A`, in ASCII.
             progress: Called now and then with how many events were looked at, and how many there are, by
                 sequence numbers.
         """
-        needles = {_bound(text), json.dumps(_bound(text), ensure_ascii=False)[1:-1]}
         columns = ("payload", "cid", "channel", "event", "agent", "tool", "span_id")
         one = r"{} LIKE ? ESCAPE '\'" if ignore_case else "instr({}, ?)"
         tests: list[str] = []
         values: list[str] = []
-        for needle in sorted(needles):
+        for needle in spellings(text):
             for column in columns:
                 tests.append(one.format(column))
                 values.append(_like(needle) if ignore_case else needle)
@@ -491,6 +494,16 @@ class TraceReader:
     def _all(self, statement: str, *values: Any) -> list[Any]:
         with _readable(self.path):
             return self._connection.execute(statement, [_bound(value) for value in values]).fetchall()
+
+
+def spellings(text: str) -> list[str]:
+    """
+    Return how a text may stand in a payload: as it is, as in a JSON string, and as JSON without its spaces.
+
+    Lines show `data={"total": 12}`, and stored is `{"total":12}`.
+    """
+    text = _bound(text)
+    return sorted({text, json.dumps(text, ensure_ascii=False)[1:-1], _SPACES.sub("", text)})
 
 
 def as_json(event: StoredEvent) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rich.text import Text
 from ._lines import escape, stamp
 from ._plain import CUT
 from ._reader import Progress as Told
-from ._reader import StoredEvent, StoredRun, TraceStats
+from ._reader import StoredEvent, StoredRun, TraceStats, spellings
 from ._show import draw, is_terminal, new_table, show_columns, write
 from ._stored import as_dict, as_list, level_of, line_of, summary_of
 from ._timeline import show_seconds
@@ -328,7 +328,7 @@ def _put_whole(text: Text, found: str | None) -> None:
 
 def _around(event: StoredEvent, found: str) -> str:
     stored = json.dumps(event.payload, ensure_ascii=False, separators=(",", ":"))
-    for wanted in (found, json.dumps(found, ensure_ascii=False)[1:-1]):
+    for wanted in spellings(found):
         place = re.search(re.escape(wanted), stored, re.IGNORECASE)
         if place is not None:
             start, end = max(0, place.start() - _CONTEXT), place.end() + _CONTEXT

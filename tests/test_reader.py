@@ -285,6 +285,8 @@ class TestSearch:
             ("lookup", [5, 6]),
             ("LOOKUP", []),
             ('{"total":12}', [6]),
+            ('{"total": 12}', [6]),
+            ('{"data": {"total": 12}, "error": null}', [6]),
             ('say "hello"', [9]),
             ("größe\n", [9]),
             ("100%", [9]),

@@ -484,7 +484,12 @@ class TestGrep:
 
     @pytest.mark.parametrize(
         ("text", "shown"),
-        [('say "hi"', r'"text":{"a":"say \"hi\""}'), ("shop.order", "EVENT Order\n"), ("a STEP", None)],
+        [
+            ('say "hi"', r'"text":{"a":"say \"hi\""}'),
+            ('"text": {"a": ', r'{"text":{"a":"say '),
+            ("shop.order", "EVENT Order\n"),
+            ("a STEP", None),
+        ],
     )
     def test_what_is_shown_around(self, path, text, shown):
         """As JSON has it; nothing, where it is no payload that has it."""
