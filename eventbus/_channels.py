@@ -4,7 +4,6 @@ The dotted names of event classes.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, cast
 
@@ -66,7 +65,9 @@ def find(channel: str) -> type[Event] | type[ProtectedEvent]:
     """
     cls = _registry.state.channels.get(channel)
     if cls is None:
-        near = difflib.get_close_matches(channel, _registry.state.channels, n=1)
+        from difflib import get_close_matches
+
+        near = get_close_matches(channel, _registry.state.channels, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         msg = f"No event class has the channel {channel!r}{hint}"
         raise UnknownChannelError(msg)

@@ -5,8 +5,6 @@ Importing the modules in which an application keeps its hooks.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import pkgutil
 import sys
 from collections.abc import Callable
 
@@ -43,9 +41,9 @@ def discover(package: str | None = None) -> list[str]:
             loaded.append(name)
 
     if package is None:
-        for point in sorted(
-            importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name
-        ):
+        from importlib.metadata import entry_points
+
+        for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
             attempt(point.value, point.load)
     else:
         _walk(package, attempt)
@@ -55,6 +53,8 @@ def discover(package: str | None = None) -> list[str]:
 
 
 def _walk(name: str, attempt: Callable[[str, Callable[[], object]], None]) -> None:
+    import pkgutil
+
     attempt(name, lambda: importlib.import_module(name))
     path = getattr(sys.modules.get(name), "__path__", None)
     for found in pkgutil.iter_modules(path or []):

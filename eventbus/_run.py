@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
@@ -627,6 +626,8 @@ class Run(RunBase):
         with self.within():
             if parallel <= 1 or len(ours) <= 1:
                 return [(call, one(call)) for call in ours]
+            from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
             with ThreadPoolExecutor(min(parallel, len(ours)), thread_name_prefix="eventbus-tool") as pool:
                 futures = [pool.submit(contextvars.copy_context().run, one, call) for call in ours]
                 try:
