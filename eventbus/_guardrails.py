@@ -32,11 +32,22 @@ from ._patterns import (
     steps,
     windowed,
 )
-from ._policy import PolicyHook, Recent, function, listed, misfit, names, optional, setting, warn, whole
+from ._policy import (
+    PolicyHook,
+    Recent,
+    function,
+    listed,
+    misfit,
+    names,
+    optional,
+    report,
+    setting,
+    warn,
+    whole,
+)
 from ._priority import Priority
 from ._readonly import thaw
 from ._redact import mask_text
-from ._report import report_failure
 from ._texts import Clean, Texts, TooLargeError, size_of
 from ._verdict import name_of
 from .gates import (
@@ -714,7 +725,7 @@ class GuardrailsHook(PolicyHook):
             if field and not seen.is_changeable:
                 self._seen = getattr(event, field)
         except Exception as error:
-            self._report(event, handler, error)
+            report(self, handler, event, error)
             self._refuse(event, refusal, f"the guardrails failed ({type(error).__name__})")
 
     def _refuse(self, event: ProtectedEvent, field: str, reason: str) -> None:
@@ -736,14 +747,4 @@ class GuardrailsHook(PolicyHook):
                 try:
                     self.on_violation(violation)
                 except Exception as error:
-                    self._report(event, "on_violation", error)
-
-    def _report(self, event: ProtectedEvent, handler: str, error: Exception) -> None:
-        cls = type(self)
-        report_failure(
-            hook=cls.__name__,
-            handler=f"{cls.__name__}.{handler}",
-            event=event,
-            error=error,
-            key=(id(cls), handler),
-        )
+                    report(self, "on_violation", event, error)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeA
 
 from ._gate import ProtectedEvent
 from ._hook import _OWN, Hook, _undo, marks_of
+from ._report import report_failure
 from ._verdict import shown
 from .catalog import GateDecisionEvent
 
@@ -273,6 +274,26 @@ def warn(hook: PolicyHook, handler: str, gate: ProtectedEvent, reason: str) -> N
         reason=reason,
         applied=not hook.shadow,
         tool_call=gate.get("tool_call"),
+    )
+
+
+def report(hook: PolicyHook, handler: str, gate: ProtectedEvent, error: Exception) -> None:
+    """
+    Report what failed inside a policy's handler, which has an answer to it and does not raise.
+
+    Args:
+        hook: The policy.
+        handler: The name of its handler.
+        gate: What it judges.
+        error: What was raised.
+    """
+    cls = type(hook)
+    report_failure(
+        hook=cls.__name__,
+        handler=f"{cls.__name__}.{handler}",
+        event=gate,
+        error=error,
+        key=(id(cls), handler),
     )
 
 

@@ -29,12 +29,13 @@ from ._policy import (
     names,
     number,
     optional,
+    report,
     setting,
     text,
     warn,
 )
 from ._priority import Priority
-from ._report import AwaitableWrapper, report_failure
+from ._report import AwaitableWrapper
 from ._retrying import is_blank
 from ._verdict import name_of, shown, text_of
 from .gates import AfterModelCallEvent, ApproveToolCallEvent
@@ -463,15 +464,8 @@ class SteeringHook(PolicyHook):
             self._apply(event, action, words)
 
     def _failed(self, event: Gate, error: Exception) -> None:
-        cls = type(self)
         handler = _handler_of(event)
-        report_failure(
-            hook=cls.__name__,
-            handler=f"{cls.__name__}.{handler}",
-            event=event,
-            error=error,
-            key=(id(cls), handler),
-        )
+        report(self, handler, event, error)
         said = f"{type(error).__name__}: {text_of(error)}"[:_LONGEST]
         reason = f"the judge failed ({type(error).__name__})"
         if self.fail_open:
