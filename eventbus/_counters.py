@@ -42,8 +42,8 @@ def stats() -> dict[str, int]:
         A new dict: `events` (built, because somebody listened), `failures` (exceptions of handlers),
         `dropped` (async deliveries that were dropped or cancelled), `pending` (async deliveries that wait or
         run now), `evicted` (stateful instances dropped for `stateful_capacity`), `log_dropped` (lines that
-        no sink took), `store_dropped` (events that a trace store could not keep), `store_pending` (events that
-        wait to be written to it). Callable from any thread.
+        no sink took), `store_dropped` (events that a trace store could not keep), `store_pending` (events
+        that wait to be written to it). Callable from any thread.
     """
     counted = {name: getattr(counters, name) for name in Counters.__slots__}
     return dict(sorted((counted | {name: read() for name, read in _gauges.items()}).items()))
