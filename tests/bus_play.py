@@ -140,14 +140,16 @@ class Candidate:
     period: int = 0
     capacity: int | None = None
     shadow: bool = False
+    fades: bool = False
 
     def is_async(self) -> bool:
         return self.flavor in ("async", "returns")
 
     def matches(self, flag: int) -> bool | None:
-        """Tell whether some predicate says yes; None if that depends on which is asked first."""
+        """Tell whether some predicate says yes; None if that depends on what is asked, or dies, first."""
         yes = any(when is None or when == ("odd" if flag else "even") for when in self.whens)
-        return None if yes and "broken" in self.whens and None not in self.whens else yes
+        unsure = self.fades or ("broken" in self.whens and None not in self.whens)
+        return None if yes and unsure else yes
 
 
 @dataclass(eq=False)
@@ -540,7 +542,10 @@ class Play:
             whens = tuple(sub.when for sub in subs)
             function = subs[0].function
             name = "Method.call" if function.flavor == "method" else function.name
-            found[who] = Candidate(who, name, places, whens, function.flavor, who)
+            # What only a play's own facts, or its last call, keep alive may die meanwhile.
+            held = function.fn is not None and function in self.functions.values()
+            fades = not held and all(isinstance(sub.reference, weakref.ref) for sub in subs)
+            found[who] = Candidate(who, name, places, whens, function.flavor, who, fades=fades)
         for hook, entry in self.world.hooks.items():
             if not self.is_live(hook):
                 continue
