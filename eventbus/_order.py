@@ -434,16 +434,17 @@ def as_result(value: Any) -> Any:
     return value if is_one else ToolResult(value)
 
 
-def call_tool(run: RunBase, call: ToolCall, *, max_retries: int) -> Script[ToolOutcome]:
+def call_tool(run: RunBase, call: ToolCall, *, max_retries: int, first: int = 1) -> Script[ToolOutcome]:
     """
     Call one tool: before, approve, start, execute, after, end.
 
     Yields `Perform(call, {})`, the call carrying the arguments to execute, as often as gates have it retried.
+    The first attempt has the number `first`.
     """
     judged = yield from judge_tool(run, call)
     if isinstance(judged, ToolOutcome):
         return judged
-    return (yield from _execute_tool(run, judged, max_retries))
+    return (yield from _execute_tool(run, judged, max_retries, first))
 
 
 def judge_tool(run: RunBase, call: ToolCall, *, approve: bool = True) -> Script[ToolCall | ToolOutcome]:
@@ -511,14 +512,14 @@ def answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> Sc
     return ToolOutcome(result, answered=True)
 
 
-def _execute_tool(run: RunBase, call: ToolCall, max_retries: int) -> Script[ToolOutcome]:
+def _execute_tool(run: RunBase, call: ToolCall, max_retries: int, first: int) -> Script[ToolOutcome]:
     common = {"agent": run.agent, "tool_call": call}
     span_id = yield from start(run, ToolCallStartedEvent, ToolCallFailedEvent, common)
     error: Exception | None = None
     result: Any = None
     executed = False
     try:
-        attempt = 0
+        attempt = first - 1
         while True:
             attempt += 1
             run.must_be_open()

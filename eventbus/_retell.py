@@ -50,6 +50,7 @@ from .catalog import (
     ToolCallCompletedEvent,
     ToolCallDeniedEvent,
     ToolCallFailedEvent,
+    ToolCallStartedEvent,
 )
 from .gates import AfterToolCallEvent, BeforeInvocationEvent, BeforeToolCallEvent
 from .values import ToolCall
@@ -113,6 +114,7 @@ class _Retelling:
 
     def __init__(self, events: Sequence[StoredEvent], skipped: Counter[str], scope: ExitStack) -> None:
         self._calls = _model_calls(events)
+        self._attempts = _tool_attempts(events)
         # Handlers that raised where they are not asked again, each with its gate.
         self._broke = {
             (event.payload.get("by"), str(event.payload.get("gate")))
@@ -336,7 +338,8 @@ class _Retelling:
 
     def _start_tool(self, event: StoredEvent, run: Run) -> None:
         self._held.pop(_key(event), None)
-        script = call_tool(run, self._call_of(event, run), max_retries=0)
+        last = self._attempts[event.seq]
+        script = call_tool(run, self._call_of(event, run), max_retries=0, first=last)
         self._opened[event.span_id] = self._asked(run, script)
         if self._opened[event.span_id] is None:
             self._refused.add(_key(event))
@@ -455,10 +458,23 @@ def _model_calls(events: Sequence[StoredEvent]) -> dict[int, _ModelCall]:
     return calls
 
 
+def _tool_attempts(events: Sequence[StoredEvent]) -> Counter[int]:
+    # By the sequence numbers of their starts, how often each was executed; what the last came to is stored.
+    attempts: Counter[int] = Counter()
+    started: dict[Call | None, int] = {}
+    for event in events:
+        if event.channel == ToolCallStartedEvent.channel:
+            started[_key(event)] = event.seq
+            attempts[event.seq] = 1
+        elif event.channel == GateDecisionEvent.channel and _key(event) in started and _is_final(event):
+            attempts[started[_key(event)]] += event.payload.get("action") == "retry"
+    return attempts
+
+
 def _is_final(decision: StoredEvent) -> bool:
-    # A shadow that raised changed nothing, and what it judged came to pass.
+    # A shadow that raised changed nothing, and what it judged came to pass; so did what was not made again.
     payload = decision.payload
-    if payload.get("action") == "error" and payload.get("applied") is False:
+    if payload.get("action") in {"error", "retry"} and payload.get("applied") is False:
         return False
     return (str(payload.get("gate")), str(payload.get("action"))) in _NOT_AGAIN
 

@@ -558,6 +558,29 @@ class TestLiveGates:
         again(first)
         assert [(1, ["q"]), (1, ["q"])] == seen
 
+    @pytest.mark.parametrize("patience", [2, 3, 9])
+    @pytest.mark.parametrize("live", [False, True])
+    def test_a_tool_that_was_executed_several_times(self, paths, live, patience):
+        """Its gates judge the last attempt as such; what they asked for before it is told as it was."""
+        first, second = paths
+
+        def define():
+            class Again(Hook):
+                @on(AfterToolCallEvent)
+                def judge(self, event):
+                    if event.attempt < patience:
+                        event.retry, event.reason = True, f"attempt {event.attempt}"
+
+        def emit():
+            define()
+            with Run("sundae", correlation_id="a", max_retries=3) as run:
+                run.call_tools([ToolCall("c1", "boom"), ToolCall("c1", "lookup")], traces.tools())
+
+        happened(first, emit)
+        if live:
+            define()
+        assert stored(first) == told_again(first, into=second)
+
     def test_a_retry_that_nobody_made_then_is_not_granted(self, paths):
         """There is no stored answer to it."""
         first, _ = paths
