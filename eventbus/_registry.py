@@ -7,6 +7,7 @@ undefined, the order above all, is settled here once per change instead of once 
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import os
@@ -383,11 +384,13 @@ class Keyed:
     An index of the subscriptions to single runs, so that ten thousand of them cost an emit one look-up.
     """
 
-    __slots__ = ("plans", "topic")
+    __slots__ = ("_common", "_targets", "plans", "topic")
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.plans: dict[str, Plan] = {}
+        self._common: Plan = ()
+        self._targets: frozenset[Hashable] = frozenset()
 
     def plan_for(self, cid: str | None, common: Plan) -> Plan:
         """
@@ -403,9 +406,23 @@ class Keyed:
             extra = [r for s in signals if not s.is_muted for r in s.keyed.get(cid, {}).copy().values()]
             if not extra:
                 return common
-            everyone = itertools.chain.from_iterable(s.everyone() for s in signals)
-            plan = self.plans[cid] = compile_plan(self.topic, itertools.chain(everyone, extra))
+            plan = self.plans[cid] = self._merged(extra) or compile_plan(
+                self.topic, [*itertools.chain.from_iterable(s.everyone() for s in signals), *extra]
+            )
             return plan
+
+    def _merged(self, extra: list[Receiver]) -> Plan | None:
+        # What compiling all of them gives, at the cost of the run's own alone; None where it has to be done.
+        common = self.topic.plan()
+        if self._common is not common:
+            self._common, self._targets = common, frozenset(receiver.target for _, _, receiver in common)
+        targets = {receiver.target for receiver in extra}
+        if self.topic.reverse or not targets.isdisjoint(self._targets):
+            return None
+        plan = list(common)
+        for step in compile_plan(self.topic, extra):
+            bisect.insort(plan, step, key=lambda other: other[2].place)
+        return tuple(plan)
 
 
 class Closeable(Protocol):

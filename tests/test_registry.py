@@ -330,6 +330,21 @@ class TestPlans:
         Base.emit(correlation_id="run")
         assert ["run", "all", "run"] == seen
 
+    def test_a_run_s_plan_is_in_the_order_of_all(self):
+        """What is subscribed to one run stands where its priority and its turn put it, among the others."""
+        seen = []
+        for name, options in [
+            ("2 all", {"priority": 2}),
+            ("2 run", {"priority": 2, "correlation_id": "run"}),
+            ("3 all", {"priority": 3}),
+            ("1 run", {"priority": 1, "correlation_id": "run"}),
+            ("2 late", {"priority": 2}),
+            ("9 run", {"priority": 9, "correlation_id": "run"}),
+        ]:
+            Base.subscribe(lambda event, name=name: seen.append(name), **options)
+        Base.emit(correlation_id="run")
+        assert ["1 run", "2 all", "2 run", "2 late", "3 all", "9 run"] == seen
+
     def test_the_slow_handler_setting_renews_plans(self):
         """Handlers are timed from the next event on after it is set, and no longer when it is unset."""
         Base.subscribe(print)
