@@ -7,15 +7,17 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
 from ._lines import parse_line
 
 WORDS: Final = 64
-"""How many words of a text that is no line of ours are taken for ids."""
+"""How many words of a text are tried as ids, and how many times in it as the beginning of a line of ours."""
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
+_ESCAPED: Final = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[tnr])")
 _WORD: Final = re.compile(r"[^\s\"'=,;|()\[\]{}<>]+")
 _ID_KEYS: Final = ("cid", "correlation_id")
 """What the id is called in the log's JSON, and in that of the commands."""
@@ -56,11 +58,13 @@ def read_pasted(text: str) -> Pasted:
     unquoted = _decoded(bare, 0) if bare.startswith('"') else None
     meant = unquoted if isinstance(unquoted, str) else bare
     words = _WORD.findall(bare)[:WORDS]
-    return Pasted([text, bare, meant], meant, words)
+    # The commands show what cannot be printed as Python spells it.
+    shown = _ESCAPED.sub(lambda found: found[0].encode().decode("unicode_escape"), meant)
+    return Pasted(list(dict.fromkeys([text, bare, meant, shown])), meant, words)
 
 
 def _ids_of_line(text: str) -> list[str | None]:
-    times = [found.start() for found in _TIME.finditer(text)]
+    times = [found.start() for found in islice(_TIME.finditer(text), WORDS)]
     brace = text.find("{")
     # Within a line of ours an object is data.
     if brace >= 0 and brace < min(times, default=len(text)):

@@ -103,7 +103,7 @@ def reading(path: Path) -> Generator[TraceReader]:
         with TraceReader(path) as reader:
             yield reader
     except TraceFileError as error:
-        hint = "" if path.exists() else " Name another with --db, or in EVENTBUS_TRACE."
+        hint = "" if path.exists() else " Name another with --db."
         raise Unusable(escape(str(error)) + hint) from error
     except UnknownRunError as error:
         raise _NothingFound(escape(str(error))) from error

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from eventbus._lines import format_line
+from eventbus._lines import escape, format_line
 from eventbus._pasted import WORDS, read_pasted
 
 LINE = format_line(1000.0, "run 1", 'TOOL OK lookup data={"cid": "other"}')
@@ -55,12 +55,17 @@ class TestTexts:
 
     def test_an_id(self):
         """As it stands, then without the space around it."""
-        assert ([" run-1\n", "run-1", "run-1"], "run-1", ["run-1"]) == read_pasted(" run-1\n")
+        assert ([" run-1\n", "run-1"], "run-1", ["run-1"]) == read_pasted(" run-1\n")
 
     def test_an_id_as_a_line_quotes_it(self):
         """Without its quotes."""
         assert "run 1" == read_pasted('"run 1"').beginning
         assert '"run' == read_pasted('"run').beginning
+
+    @pytest.mark.parametrize("cid", ["a\nb", "a\x1b[2Jb", "\u202ea", "\U000e0001a", "größe\t\\q"])
+    def test_an_id_as_the_commands_show_it(self, cid):
+        """What cannot be printed is spelt out there."""
+        assert cid in read_pasted(escape(cid)).ids
 
     @pytest.mark.parametrize("text", ["{", "{}", '{"cid": 3}', "[" * 100_000, "{" * 3, '{"a":' * 100_000])
     def test_what_only_looks_like_json(self, text):
@@ -72,6 +77,7 @@ class TestTexts:
         words = read_pasted("12:00 INFO [cid='run-1'] (run-2)").words
         assert ["12:00", "INFO", "cid", "run-1", "run-2"] == words
         assert WORDS == len(read_pasted("x " * 1000).words)
+        assert WORDS + 1 == len(read_pasted("2026-01-01T00:00:00.000Z x " * 1000).ids)
 
     def test_a_time_that_is_none(self):
         """The thirteenth month begins no line."""
