@@ -473,8 +473,12 @@ class Store:
     def _open(self) -> None:
         """Open the file if it is not, or no longer the one at its path."""
         if self._opened is not None:
-            if _schema.identity_of(self.path) == self._opened.identity:
-                return
+            found = _schema.identity_of(self.path)
+            if found == self._opened.identity:
+                if os.path.getsize(self.path):
+                    return
+                # Somebody has emptied it. Closing it may write some pages again, which are no database.
+                self._spoilt = found
             self._let_go()
         self._identity = _schema.identity_of(self.path)
         self._opened = _schema.open_to_write(self.path, self._durability, spoilt=self._spoilt)

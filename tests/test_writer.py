@@ -689,6 +689,23 @@ def test_a_file_taken_away(make, path, replaced):
 def test_a_directory_taken_away(make, tmp_path, monkeypatch):
     """The store waits for it to be there again."""
     stored.impatient(monkeypatch)
+def test_a_file_that_is_emptied(make, path):
+    """What is left of it is moved aside with the next batch, and a new one is made."""
+    store = make()
+    for number in range(300):
+        store.record(Counted(who="x" * 500, number=number))
+    assert store.flush(stored.PATIENCE)
+    os.truncate(path, 0)
+    with stderr_lines() as lines:
+        fill(store, 1)
+        assert store.flush(stored.PATIENCE)
+        store.close()
+
+    assert [1] == stored.numbers(path)
+    assert stored.is_sound(path)
+    assert f"TRACE MOVED {path} to={path}.corrupt-" in lines[0]
+
+
     inner = tmp_path / "inner"
     inner.mkdir()
     store = Store(str(inner / "runs.db"), "batched", None, lambda _store: None)
