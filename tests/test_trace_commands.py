@@ -56,7 +56,10 @@ def rich(tmp_path_factory):
         traces.gates()
         order = traces.order_event()
         traces.filled(path, lambda: traces.everything(order))
-    configure(log=before)
+    # Not with `configure`, to which a setting that was never given says nothing.
+    _settings.settings.log = before
+    for listener in _settings._listeners:
+        listener(frozenset({"log"}))
     return path
 
 
