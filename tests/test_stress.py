@@ -289,7 +289,10 @@ def test_a_hundred_loops_leave_nothing(drains):
     assert 500 <= len(seen)
     assert drains <= (len(recorder) == 0)
     assert 0 == stats()["pending"]
-    assert [] == [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
+    # Not isinstance, which asks the objects themselves: other tests keep some that raise.
+    assert [] == [
+        each for each in gc.get_objects() if issubclass(type(each), asyncio.Task) and not each.done()
+    ]
 
 
 class TestInterruptions:
