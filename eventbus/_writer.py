@@ -141,6 +141,9 @@ class Store:
         # Taken by whoever starts the thread, and for as long as there is one.
         self._vacant = _thread.allocate_lock()
         self._thread: threading.Thread | None = None
+        # Released when the thread has done its last.
+        self._ended = _thread.allocate_lock()
+        self._ended.acquire()
         # Held while somebody works on the database, and over a fork. Re-entrant, for a signal's handler that
         # forks.
         self._database = threading.RLock()
@@ -278,10 +281,11 @@ class Store:
                 raise
         else:
             self._wake()
-            thread = self._thread
-            if thread is not None and thread is not threading.current_thread():
-                left = max(0.0, self._deadline - time.monotonic())
-                thread.join(left + 4 * _schema.BUSY_SECONDS)
+            left = max(0.0, self._deadline - time.monotonic()) + 4 * _schema.BUSY_SECONDS
+            # Not `join` alone: another thread may just be starting it.
+            if self._thread is not threading.current_thread() and self._ended.acquire(timeout=left):
+                self._ended.release()
+                cast("threading.Thread", self._thread).join()
         self._finished = True
         self._discard()
 
@@ -304,9 +308,8 @@ class Store:
     def _wake(self) -> None:
         self._wake_at = _NEVER
         if self._vacant.acquire(blocking=False):
-            self._thread = threading.Thread(target=self._live, name="eventbus-trace", daemon=True)
             try:
-                self._thread.start()
+                threading.Thread(target=self._live, name="eventbus-trace", daemon=True).start()
             except BaseException:
                 self._leave()
                 raise
@@ -341,10 +344,13 @@ class Store:
     # On the writer's thread.
 
     def _live(self) -> None:
+        self._thread = threading.current_thread()
         try:
             self._run()
         finally:
-            if not self._closed:
+            if self._closed:
+                self._ended.release()
+            else:
                 # Ended by what is no Exception, such as a SystemExit in a finalizer.
                 self._leave()
 

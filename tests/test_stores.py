@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sqlite3
 import threading
 import weakref
@@ -220,22 +221,24 @@ def test_one_that_cannot_be_used_is_said_once(environment, path):
     assert [3] == stored.numbers(path + ".mine")
 
 
-def test_an_interrupt_while_it_ends(path, monkeypatch):
+def test_an_interrupt_while_it_ends(path):
     """A Ctrl-C reaches the program; the end of the process, or another call, waits again."""
 
-    def interrupt(_thread, _timeout):
-        raise KeyboardInterrupt
+    def interrupt():
+        stored.eventually(lambda: store._closed)
+        os.kill(os.getpid(), signal.SIGINT)
 
     trace.start(path)
     Counted.emit(number=1)
-    with contextlib.ExitStack() as stack:
-        other = stack.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
-        patch = stack.enter_context(monkeypatch.context())
+    store = _stores.current().store
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         Counted.emit(number=2)
-        patch.setattr(threading.Thread, "join", interrupt)
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
         with pytest.raises(KeyboardInterrupt):
             trace.stop()
+        interrupting.join()
         other.execute("COMMIT")
 
     trace.stop()

@@ -359,6 +359,26 @@ def test_a_flush_that_meets_the_end(make):
     assert store.flush(stored.PATIENCE)
 
 
+def test_an_end_while_the_thread_is_started(make, path, monkeypatch):
+    """It waits for the thread that another one is just starting."""
+    store = make()
+    start = threading.Thread.start
+    ending = threading.Thread(target=store.close)
+
+    def late(thread):
+        if thread.name == "eventbus-trace":
+            start(ending)
+            stored.eventually(lambda: store._closed)
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", late)
+        fill(store, 1)
+    ending.join()
+
+    assert [1] == stored.numbers(path)
+
+
 def test_an_emit_that_meets_the_end(make, monkeypatch):
     """What comes into the queue when nobody empties it any more is counted."""
     store = make()
@@ -669,6 +689,23 @@ def test_a_directory_that_cannot_be_written(
     assert [1] == stored.numbers(path)
 
 
+def test_a_file_that_is_emptied(make, path):
+    """What is left of it is moved aside with the next batch, and a new one is made."""
+    store = make()
+    for number in range(300):
+        store.record(Counted(who="x" * 500, number=number))
+    assert store.flush(stored.PATIENCE)
+    os.truncate(path, 0)
+    with stderr_lines() as lines:
+        fill(store, 1)
+        assert store.flush(stored.PATIENCE)
+        store.close()
+
+    assert [1] == stored.numbers(path)
+    assert stored.is_sound(path)
+    assert f"TRACE MOVED {path} to={path}.corrupt-" in lines[0]
+
+
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
 def test_a_file_taken_away(make, path, replaced):
     """It is noticed with the next batch, and a new one is made."""
@@ -689,23 +726,6 @@ def test_a_file_taken_away(make, path, replaced):
 def test_a_directory_taken_away(make, tmp_path, monkeypatch):
     """The store waits for it to be there again."""
     stored.impatient(monkeypatch)
-def test_a_file_that_is_emptied(make, path):
-    """What is left of it is moved aside with the next batch, and a new one is made."""
-    store = make()
-    for number in range(300):
-        store.record(Counted(who="x" * 500, number=number))
-    assert store.flush(stored.PATIENCE)
-    os.truncate(path, 0)
-    with stderr_lines() as lines:
-        fill(store, 1)
-        assert store.flush(stored.PATIENCE)
-        store.close()
-
-    assert [1] == stored.numbers(path)
-    assert stored.is_sound(path)
-    assert f"TRACE MOVED {path} to={path}.corrupt-" in lines[0]
-
-
     inner = tmp_path / "inner"
     inner.mkdir()
     store = Store(str(inner / "runs.db"), "batched", None, lambda _store: None)
