@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import sqlite3
 
 import pytest
-import stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from eventbus import (
     InferenceFailedEvent,
     InferenceMaxTurnsReachedEvent,
     InferenceStartedEvent,
+    LoopRunFailedEvent,
+    LoopRunStartedEvent,
     Message,
     ToolCall,
     ToolCallDeniedEvent,
@@ -144,27 +147,100 @@ EVENTS = (
 )
 
 
+@contextlib.contextmanager
+def memory():
+    """Yield a connection to a store that is in no file."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.executescript(_schema.TABLES)
+        yield connection
+
+
+def table(connection, name):
+    """Return the rows of a table, the earliest first."""
+    by = "seq" if name == "events" else "first_seq"
+    return [dict(row) for row in connection.execute(f"SELECT * FROM {name} ORDER BY {by}")]
+
+
 @given(st.sets(st.integers(1, len(EVENTS) - 1)))
 @settings(deadline=None, max_examples=20)
 def test_batches_add_up(cuts):
     """However the events are cut into batches, the table says the same in the end."""
-    import tempfile
+    found = []
+    for where in (set(), cuts):
+        with memory() as connection:
+            for begin, end in itertools.pairwise([0, *sorted(where), len(EVENTS)]):
+                _writer._insert_events(connection, [encode(event) for event in EVENTS[begin:end]])
+            found.append(table(connection, "runs"))
 
-    with tempfile.TemporaryDirectory() as directory:
-        found = []
-        for name, where in (("whole.db", set()), ("cut.db", cuts)):
-            opened = _schema.open_to_write(f"{directory}/{name}", "batched")
-            with contextlib.closing(opened.connection) as connection:
-                seq = 1
-                for begin, end in itertools.pairwise([0, *sorted(where), len(EVENTS)]):
-                    rows = [encode(event) for event in EVENTS[begin:end]]
-                    _writer._insert_all(connection, "runs", summarize(rows, seq))
-                    seq += len(rows)
-            found.append(stored.runs(f"{directory}/{name}"))
+    assert found[0] == found[1]
+    assert [
+        ("run-1", "running", "scout", 1.0),
+        ("run-2", "denied", "scout", 5.0),
+        ("run-3", None, "first", 1.0),
+    ] == [(run["cid"], run["status"], run["agent"], run["started"]) for run in found[0]]
 
-        assert found[0] == found[1]
-        assert [
-            ("run-1", "running", "scout", 1.0),
-            ("run-2", "denied", "scout", 5.0),
-            ("run-3", None, "first", 1.0),
-        ] == [(run["cid"], run["status"], run["agent"], run["started"]) for run in found[0]]
+
+KINDS = {
+    "started": InferenceStartedEvent,
+    "completed": InferenceCompletedEvent,
+    "failed": InferenceFailedEvent,
+    "denied": InferenceDeniedEvent,
+    "turn": TurnStartedEvent,
+    "tool failed": ToolCallFailedEvent,
+    "tool denied": ToolCallDeniedEvent,
+    "loop": LoopRunStartedEvent,
+    "loop failed": LoopRunFailedEvent,
+}
+
+
+@st.composite
+def happenings(draw):
+    """Draw an event of one of three interleaved runs, whose ids are used again."""
+    event_class = KINDS[draw(st.sampled_from(sorted(KINDS)))]
+    values = {"correlation_id": draw(st.sampled_from("abc")), "timestamp": float(draw(st.integers(1, 99)))}
+    if issubclass(event_class, ToolCallFailedEvent | ToolCallDeniedEvent):
+        values["tool_call"] = CALL
+    elif issubclass(event_class, LoopRunStartedEvent | LoopRunFailedEvent):
+        values["name"] = "report"
+    else:
+        values["agent"] = draw(st.sampled_from(["scout", "sundae"]))
+    if issubclass(event_class, InferenceStartedEvent | InferenceDeniedEvent):
+        values["message"] = draw(st.sampled_from(["hello", "again"]))
+    return event_class(**values)
+
+
+def told(events):
+    """Say of the events of one run, each at once, what its row says of them one by one."""
+    turns = [event for event in events if event["channel"].startswith("eventbus.inference.")]
+    begun = [event for event in turns if event["event"] in {"InferenceStartedEvent", "InferenceDeniedEvent"}]
+    agents = [event["agent"] for event in turns] or [e["agent"] for e in events if e["agent"]][:1]
+    status = turns[-1]["channel"].rpartition(".")[2] if turns else None
+    return {
+        "agent": agents[-1] if agents else None,
+        "status": "running" if status == "started" else status,
+        "started": events[0]["timestamp"],
+        "updated": max(event["timestamp"] for event in events),
+        "ended": turns[-1]["timestamp"] if turns and status != "started" else None,
+        "message": json.loads(begun[-1]["payload"])["message"] if begun else None,
+        "first_seq": events[0]["seq"],
+        "last_seq": events[-1]["seq"],
+        "events": len(events),
+        "failures": sum(event["channel"].endswith(".failed") for event in events),
+        "refusals": sum(event["channel"].endswith(".denied") for event in events),
+    }
+
+
+@given(st.lists(st.lists(happenings(), max_size=8), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=25)
+def test_runs_agree_with_their_events(batches):
+    """Whatever happens, in whatever batches, the table of runs says what the events say."""
+    with memory() as connection:
+        for batch in batches:
+            _writer._insert_events(connection, [encode(event) for event in batch])
+        events, runs = table(connection, "events"), table(connection, "runs")
+
+    for run in runs:
+        expected = told([event for event in events if event["cid"] == run["cid"]])
+        assert expected == {name: run[name] for name in expected}
+    assert {event["cid"] for event in events} == {run["cid"] for run in runs}
