@@ -50,7 +50,7 @@ _ENDED_CALLS: Final = ("eventbus.tool_call.completed", "eventbus.tool_call.faile
 _GENERATED: Final = "eventbus.inference.generated"
 
 # The names that providers give to one and the same number.
-_TOKENS: Final = {
+TOKENS: Final = {
     "input": ("input_tokens", "prompt_tokens"),
     "output": ("output_tokens", "completion_tokens"),
     "total": ("total_tokens",),
@@ -581,7 +581,7 @@ def _add_tokens(tokens: dict[str, int], usage: object) -> None:
     if not isinstance(told, dict):
         return
     counts = cast("dict[str, Any]", told)
-    for name, keys in _TOKENS.items():
+    for name, keys in TOKENS.items():
         found = next((counts[key] for key in keys if isinstance(counts.get(key), int)), None)
         if found is not None:
             tokens[name] = tokens.get(name, 0) + found

@@ -39,7 +39,7 @@ from ._registry import topic_of
 from ._run import Run
 from ._settings import settings
 from ._steps import Raised, Script, ToolOutcome, Wait
-from ._stored import StoredError, as_dict, as_error, class_of, fields_of, revive
+from ._stored import StoredError, as_dict, as_error, call_key, class_of, fields_of, revive
 from .catalog import (
     CatalogEvent,
     GateDecisionEvent,
@@ -337,17 +337,17 @@ class _Retelling:
         self._as_it_was(event)
 
     def _start_tool(self, event: StoredEvent, run: Run) -> None:
-        self._held.pop(_key(event), None)
+        self._held.pop(call_key(event), None)
         last = self._attempts[event.seq]
         script = call_tool(run, self._call_of(event, run), max_retries=0, first=last)
         self._opened[event.span_id] = self._asked(run, script)
         if self._opened[event.span_id] is None:
-            self._refused.add(_key(event))
+            self._refused.add(call_key(event))
         else:
-            self._refused.discard(_key(event))
+            self._refused.discard(call_key(event))
 
     def _call_of(self, event: StoredEvent, run: Run) -> ToolCall:
-        told = as_dict((self._before_edits.pop(_key(event), None) or event).payload.get("tool_call"))
+        told = as_dict((self._before_edits.pop(call_key(event), None) or event).payload.get("tool_call"))
         call = ToolCall(str(told.get("id") or ""), str(told.get("name") or ""), told.get("input") or {})
         return as_call(run, call)
 
@@ -363,19 +363,19 @@ class _Retelling:
         if opened is None:
             return
         failed = event.channel == ToolCallFailedEvent.channel
-        if self._was_held_back(_key(event)) or (result is None and not failed):
+        if self._was_held_back(call_key(event)) or (result is None and not failed):
             self._close(event, run, opened, ToolCallCompletedEvent)
             return
         outcome = Raised(_error_of(event)) if failed else revive(result)
         advance(opened.script, partial(opened.script.send, outcome))
 
     def _deny_tool(self, event: StoredEvent, run: Run) -> None:
-        at = self._decided_at.get(_key(event))
+        at = self._decided_at.get(call_key(event))
         self._decide_again(event, run, approve=at != BeforeToolCallEvent.__name__)
 
     def _decide_again(self, event: StoredEvent, run: Run, *, approve: bool) -> None:
         judged = drive(judge_tool(run, self._call_of(event, run), approve=approve))
-        held = self._held.pop(_key(event), [])
+        held = self._held.pop(call_key(event), [])
         if isinstance(judged, ToolOutcome):
             return
         for decision in held:
@@ -401,7 +401,7 @@ class _Retelling:
 
     def _decide(self, event: StoredEvent) -> None:
         gate, action = str(event.payload.get("gate")), event.payload.get("action")
-        call = _key(event)
+        call = call_key(event)
         if self._is_cut and gate != BeforeInvocationEvent.__name__:
             return
         if call in self._refused and gate == AfterToolCallEvent.__name__:
@@ -464,10 +464,10 @@ def _tool_attempts(events: Sequence[StoredEvent]) -> Counter[int]:
     started: dict[Call | None, int] = {}
     for event in events:
         if event.channel == ToolCallStartedEvent.channel:
-            started[_key(event)] = event.seq
+            started[call_key(event)] = event.seq
             attempts[event.seq] = 1
-        elif event.channel == GateDecisionEvent.channel and _key(event) in started and _is_final(event):
-            attempts[started[_key(event)]] += event.payload.get("action") == "retry"
+        elif event.channel == GateDecisionEvent.channel and call_key(event) in started and _is_final(event):
+            attempts[started[call_key(event)]] += event.payload.get("action") == "retry"
     return attempts
 
 
@@ -486,11 +486,6 @@ def _attempt(event: StoredEvent) -> int:
 
 def _calls_in(payload: Mapping[str, Any]) -> bool:
     return bool(as_dict(payload.get("response")).get("tool_calls"))
-
-
-def _key(event: StoredEvent) -> Call | None:
-    call = as_dict(event.payload.get("tool_call"))
-    return (str(call.get("id")), str(call.get("name"))) if call else None
 
 
 def _error_of(event: StoredEvent) -> BaseException:

@@ -75,6 +75,14 @@ def as_dict(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def call_key(event: StoredEvent) -> tuple[str, str] | None:
+    """
+    Return the id and name of the tool call that an event is about; None without one.
+    """
+    call = as_dict(event.payload.get("tool_call"))
+    return (str(call.get("id")), str(call.get("name"))) if call else None
+
+
 def as_list(value: object) -> list[Any]:
     """
     Return a value that is a list; else an empty one.

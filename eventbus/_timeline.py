@@ -23,7 +23,8 @@ import attrs
 
 from ._lines import escape, stamp
 from ._plain import CUT
-from ._reader import _TOKENS
+from ._reader import TOKENS
+from ._stored import as_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -472,7 +473,7 @@ def _about(group: Sequence[StoredEvent], row: _Row) -> str:
 
 
 def _text(value: Any) -> tuple[str, int]:
-    traceback = _mapping(value).get("traceback")
+    traceback = as_dict(value).get("traceback")
     if isinstance(traceback, str):
         # That of an error says all that there is, in lines.
         value = traceback
@@ -485,10 +486,6 @@ def _text(value: Any) -> tuple[str, int]:
     head = VALUE * 3 // 4
     note = f"\n{CUT} {len(text) - VALUE:,} characters left out {CUT}\n"
     return f"{text[:head]}{note}{text[head - VALUE :]}", len(text)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _folded(text: str, whole: int) -> str:
@@ -532,8 +529,8 @@ def _facts(run: StoredRun, rows: Sequence[_Row], whole: float) -> Iterator[tuple
 def _tokens(rows: Iterable[_Row]) -> Counter[str]:
     tokens: Counter[str] = Counter()
     answers = [event for row in rows for event in _events(row.node) if event.channel == _ANSWER]
-    for usage in [_mapping(event.payload.get("usage")) for event in answers]:
-        for name, keys in _TOKENS.items():
+    for usage in [as_dict(event.payload.get("usage")) for event in answers]:
+        for name, keys in TOKENS.items():
             tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
     if tokens["input"] or tokens["output"]:
         # Not everybody tells it, so that it need not be the sum of these.

@@ -4,12 +4,13 @@ The tree of a stored run: its turns, model calls, tool calls and steps, nested a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias, cast
 
 import attrs
 
 from ._reader import StoredEvent, StoredRun, TraceReader
+from ._stored import as_dict, call_key
 from .catalog import subject_of_gate
 
 Nested: TypeAlias = Callable[[str], Iterable[tuple[StoredRun, Iterable[StoredEvent]]]]
@@ -313,7 +314,7 @@ class _OneRun:
         if name == "gate.decision":
             if event.payload.get("applied") is not False:
                 status = {"deny": "denied", "error": "failed"}.get(str(event.payload.get("action")), "ok")
-            call = _call_key(event)
+            call = call_key(event)
             parent = self._called(call) or self.innermost("turn", "step")
         elif name in {"handler.failed", "loop_run.failed"}:
             status = "failed"
@@ -327,23 +328,14 @@ class _OneRun:
         return next((node for node in tools if call is not None and call == _key_of(node)), None)
 
     def _take_decisions(self, event: StoredEvent, node: Node) -> None:
-        call = _call_key(event)
+        call = call_key(event)
         for above, decision in self._decided.pop(call, ()) if call is not None else ():
             above.children.remove(decision)
             node.children.append(decision)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _call_key(event: StoredEvent) -> tuple[str, str] | None:
-    call = _mapping(event.payload.get("tool_call"))
-    return (str(call.get("id")), str(call.get("name"))) if call else None
-
-
 def _key_of(node: Node) -> tuple[str, str] | None:
-    return None if node.start is None else _call_key(node.start)
+    return None if node.start is None else call_key(node.start)
 
 
 def _title(kind: str, event: StoredEvent) -> str:
@@ -371,7 +363,7 @@ def _note(event: StoredEvent) -> str | None:
     parts: list[str] = []
     error = payload.get("error")
     if isinstance(error, dict):
-        told = _mapping(cast("object", error))
+        told = as_dict(cast("object", error))
         name = str(told.get("type") or "").rpartition(".")[2]
         parts.append(": ".join(part for part in (name, str(told.get("text") or "")) if part))
     elif error is not None:
