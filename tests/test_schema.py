@@ -197,6 +197,18 @@ def test_the_log_of_what_is_not_ours_is_left_alone(tmp_path, path, application, 
     assert left == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
 
+def test_a_header_that_breaks_off(path):
+    """It is for SQLite to say that this is no database; then it is moved aside."""
+    with open(path, "wb") as file:
+        file.write(b"SQLite format 3\0")
+
+    with pytest.raises(sqlite3.DatabaseError):
+        _schema.open_to_write(path, "batched")
+
+    assert opened(path, spoilt=_schema.identity_of(path)).moved is not None
+    assert stored.is_sound(path)
+
+
 def test_a_stale_log_is_not_taken_for_its_own(path):
     """The log of a file that was deleted does not reach the new one."""
     for suffix in ("-wal", "-shm", "-journal"):
