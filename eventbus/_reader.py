@@ -5,6 +5,7 @@ Reading a trace store: its runs, the events of one run or of all, search, and nu
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sqlite3
@@ -272,7 +273,7 @@ class TraceReader:
                 *after,
                 PAGE if left < 0 else min(left, PAGE),
             )
-            yield from (StoredRun(*row) for row in found)
+            yield from map(_run, found)
             left = left if left < 0 else left - len(found)
             if len(found) < PAGE:
                 return
@@ -333,7 +334,7 @@ class TraceReader:
         if not found:
             msg = f"{self.path} has no run {cid!r} any more: it was removed just now."
             raise UnknownRunError(msg)
-        return StoredRun(*found[0])
+        return _run(found[0])
 
     def events(self, text: str, *, after: int = 0) -> Iterator[StoredEvent]:
         """
@@ -569,8 +570,19 @@ def _stored(row: Any) -> StoredEvent:
     if not isinstance(told, dict):
         # Somebody has written to the file by hand.
         lossy, told = True, {"payload": payload}
-    columns: Any = row[:9]
+    columns: Any = (*row[:2], _number(row[2]) or 0.0, *row[3:8], _number(row[8]))
     return StoredEvent(*columns, lossy, cast("dict[str, Any]", told))  # type: ignore[call-arg]  # nine of them
+
+
+def _run(row: Any) -> StoredRun:
+    started, ended, duration = map(_number, row[4:7])
+    columns: Any = (*row[:4], started or 0.0, ended, duration, *row[7:])
+    return StoredRun(*columns)
+
+
+def _number(value: object) -> float | None:
+    # Written by hand, a column may hold a text, or what JSON has no number for.
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _add_tokens(tokens: dict[str, int], usage: object) -> None:

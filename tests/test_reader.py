@@ -266,6 +266,19 @@ class TestEvents:
             event = reader.follow(limit=1)[0]
         assert ({"payload": payload}, True) == (event.payload, event.lossy)
 
+    @pytest.mark.parametrize("number", ["'soon'", "9e999", "x'00'"])
+    def test_a_number_that_somebody_else_has_written(self, path, number):
+        """There is none."""
+        write(path, run_rows("a"))
+        with sqlite3.connect(path) as other:
+            other.execute(f"UPDATE events SET timestamp = {number}, duration = {number}")
+            other.execute(f"UPDATE runs SET started = {number}, ended = {number}, duration = {number}")
+        with trace.open(path) as reader:
+            (run,) = reader.runs()
+            assert (0.0, None, None) == (run.started, run.ended, run.duration)
+            assert run == reader.run("a")
+            assert {(0.0, None)} == {(event.timestamp, event.duration) for event in reader.events("a")}
+
     def test_export(self, path):
         """Of one run or all, as dicts that JSON can hold."""
         write(path, [*run_rows("a"), *run_rows("b"), row(None, "step.started", name="x")])
