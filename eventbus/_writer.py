@@ -31,7 +31,9 @@ BATCH_SECONDS: Final = 0.005
 """How long the writer waits for more rows after the first; fewer seconds once there are BATCH_ROWS."""
 
 MAX_BATCH_ROWS: Final = 8_192
-"""How many rows one transaction takes when the writer is behind."""
+MAX_BATCH_CHARACTERS: Final = 4 * 1024 * 1024
+"""How much one transaction takes when the writer is behind, in rows and in characters of their payloads, but
+for the last one's: SQLite copies what it is given, and a fork waits meanwhile."""
 
 MAX_ROWS: Final = 100_000
 MAX_CHARACTERS: Final = 64 * 1024 * 1024
@@ -150,6 +152,7 @@ class Store:
         self._opened: Opened | None = None
         self._sweeper = None if self._retention is None else Sweeper(self._retention)
         self._batch: list[Row] = []
+        self._batch_characters = 0
         self._markers: list[Marker] = []
         self._deadline = math.inf
         self._finished = self._closed
@@ -395,7 +398,7 @@ class Store:
 
     def _take(self) -> None:
         queue, batch = self._queue, self._batch
-        while len(batch) < MAX_BATCH_ROWS:
+        while len(batch) < MAX_BATCH_ROWS and self._batch_characters < MAX_BATCH_CHARACTERS:
             try:
                 item = queue.popleft()
             except IndexError:
@@ -403,6 +406,7 @@ class Store:
             if isinstance(item, Marker):
                 self._markers.append(item)
             else:
+                self._batch_characters += len(item[PAYLOAD])
                 batch.append(item)
 
     def _write(self) -> None:
@@ -446,7 +450,8 @@ class Store:
         self._lost_written += lost
 
     def _forget_batch(self) -> None:
-        self._taken_out += sum([len(row[PAYLOAD]) for row in self._batch])
+        self._taken_out += self._batch_characters
+        self._batch_characters = 0
         self._batch.clear()
 
     def _release_markers(self, *, written: bool, patient: bool = True) -> None:

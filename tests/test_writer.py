@@ -423,9 +423,11 @@ def test_an_end_on_the_writers_thread(make, path, monkeypatch):
     assert [1] == stored.numbers(path)
 
 
-def test_a_writer_that_is_behind(make, path, monkeypatch):
-    """A transaction takes a bounded number of rows."""
-    monkeypatch.setattr(_writer, "MAX_BATCH_ROWS", 10)
+@pytest.mark.parametrize("bound", ["MAX_BATCH_ROWS", "MAX_BATCH_CHARACTERS"])
+def test_a_writer_that_is_behind(make, path, monkeypatch, bound):
+    """A transaction takes a bounded number of rows, and of characters."""
+    size = len(_encode.encode(Counted(number=10))[_writer.PAYLOAD])
+    monkeypatch.setattr(_writer, bound, 10 if bound == "MAX_BATCH_ROWS" else 10 * size)
     commits = []
     stored.faulty(monkeypatch, lambda sql: commits.append(sql) if sql == "COMMIT" else None)
     store = make()
