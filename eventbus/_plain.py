@@ -128,8 +128,12 @@ def plain(
         KeyboardInterrupt in a `__repr__`, goes through. Runs on the caller's thread.
     """
     if redact is default_redact and not any(map(is_secret, path)):
+        room = _Room(limits)
         try:
-            return Plain(_copy(value, limits.text, min(_ORDINARY_DEPTH, limits.depth), _Room(limits)), ())
+            short = _copy(value, limits.text, min(_ORDINARY_DEPTH, limits.depth), room)
+            # Where it was used up, the walk would have left something out.
+            if room.chars > 0:
+                return Plain(short, ())
         except (_OddError, RuntimeError):
             # What changes in another thread meanwhile is a RuntimeError.
             pass

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventbus._plain import Limits, Plain, _Walk, plain, type_name
@@ -208,6 +208,8 @@ LOADED = st.recursive(
     st.builds(Limits, *[st.integers(-1, 30)] * 4) | st.just(Limits()),
     st.sampled_from([(), ("a",), ("secrets",)]),
 )
+@example(["000000000000", {"_": None}, []], Limits(2, 5, 12, 13), ())
+@example([[1], None, 2], Limits(2, 4, 12, 13), ())
 def test_the_short_cut_answers_as_the_whole_walk(value: Any, limits: Limits, path: tuple[str, ...]) -> None:
     """An ordinary value is copied in a quicker way, and no answer differs for it."""
     walk = _Walk(default_redact, limits)
