@@ -27,6 +27,11 @@ Field: TypeAlias = Any
 
 OWN_FIELDS: Final = ("correlation_id", "timestamp")
 
+BUILD: Final = "_build"
+"""The function that builds an event as `emit` does, and leaves it at that."""
+
+_OF_RUN: Final = " _eb_cid = _eb_current() if correlation_id is None else correlation_id"
+
 SCALARS: Final = frozenset({"str", "int", "float", "bool", "bytes", "complex", "None", "NoneType"})
 
 
@@ -88,11 +93,11 @@ def compile_emit(
     topic: Topic, name: str, *, always: bool, ends_run: bool, custom: bool
 ) -> Callable[..., Any]:
     """
-    Compile `emit`, or its awaiting twin `aemit`, for one event class.
+    Compile `emit`, its awaiting twin `aemit`, or the `_build` of gates, for one event class.
 
     Args:
         topic: The event class's; its namespace becomes the globals of the function.
-        name: "emit" or "aemit".
+        name: "emit", "aemit" or "_build".
         always: Whether the event is built even for nobody, and returned.
         ends_run: Whether the event ends its run.
         custom: Whether the class is built in a way of its own, which must not be gone around.
@@ -131,11 +136,32 @@ def compile_emit(
             if made:
                 namespace[f"_eb_factory_{field.alias}"] = field.default.factory
 
-    lines = [
-        f"{'async ' if prefix else ''}def {name}({_parameters(given)}):",
-        " global _eb_BUILT",
-        " _eb_plan = _eb_PLAN",
+    lines = [f"{'async ' if prefix else ''}def {name}({_parameters(given)}):", " global _eb_BUILT"]
+    lines += [_OF_RUN] if name == BUILD else _planned(always=always, ends_run=ends_run)
+    hidden = {field.name: field.alias for field in fields if not field.init or field.alias != field.name}
+    if hidden:
+        namespace["_eb_check"] = functools.partial(check_raw, cls.__qualname__, hidden)
+        lines += [" if _eb_extra:", "  _eb_check(_eb_extra)"]
+    lines += _stored(fields) if is_plain(cls, fields) and not custom else _constructed(given)
+    lines += [
+        " if _eb_extra:",
+        '  _eb_event.__dict__["_extra"] = {k: _eb_freeze(v) for k, v in _eb_extra.items()}',
+        " _eb_BUILT += 1",
     ]
+    if name != BUILD:
+        lines += _delivered(f"{'await ' if prefix else ''}_eb_{prefix}deliver", ends_run=ends_run)
+    if always:
+        lines += [' _eb_event.__dict__.pop("_author", None)', " return _eb_event"]
+    code = compile("\n".join(lines), f"<eventbus {name} of {cls.__qualname__}>", "exec", dont_inherit=True)
+    exec(code, namespace)  # noqa: S102 - the text above, with names that Python took as identifiers
+    function: Callable[..., Any] = namespace.pop(name)
+    function.__qualname__ = f"{cls.__qualname__}.{name}"
+    function.__module__ = cls.__module__
+    return function
+
+
+def _planned(*, always: bool, ends_run: bool) -> list[str]:
+    lines = [" _eb_plan = _eb_PLAN"]
     if always:
         lines += [" if _eb_plan is None:", "  _eb_plan = _eb_renew()"]
     else:
@@ -150,7 +176,7 @@ def compile_emit(
         else:
             lines += ["   return None"]
     lines += [
-        " _eb_cid = _eb_current() if correlation_id is None else correlation_id",
+        _OF_RUN,
         # Read once: another thread may take the index away.
         " _eb_keyed = _eb_KEYED",
         " if _eb_keyed:",
@@ -158,16 +184,11 @@ def compile_emit(
     ]
     if not always:
         lines += ["  if not _eb_plan:", "   return " + ("_eb_end(_eb_cid)" if ends_run else "None")]
-    hidden = {field.name: field.alias for field in fields if not field.init or field.alias != field.name}
-    if hidden:
-        namespace["_eb_check"] = functools.partial(check_raw, cls.__qualname__, hidden)
-        lines += [" if _eb_extra:", "  _eb_check(_eb_extra)"]
-    lines += _stored(fields) if is_plain(cls, fields) and not custom else _constructed(given)
-    call = f"{'await ' if prefix else ''}_eb_{prefix}deliver"
-    lines += [
-        " if _eb_extra:",
-        '  _eb_event.__dict__["_extra"] = {k: _eb_freeze(v) for k, v in _eb_extra.items()}',
-        " _eb_BUILT += 1",
+    return lines
+
+
+def _delivered(call: str, *, ends_run: bool) -> list[str]:
+    lines = [
         " try:" if ends_run else " if True:",
         "  if correlation_id is None or correlation_id == _eb_current():",
         f"   {call}(_eb_plan, _eb_event)",
@@ -176,14 +197,7 @@ def compile_emit(
     ]
     if ends_run:
         lines += [" finally:", "  _eb_end(_eb_cid)"]
-    if always:
-        lines += [' _eb_event.__dict__.pop("_author", None)', " return _eb_event"]
-    code = compile("\n".join(lines), f"<eventbus {name} of {cls.__qualname__}>", "exec", dont_inherit=True)
-    exec(code, namespace)  # noqa: S102 - the text above, with names that Python took as identifiers
-    function: Callable[..., Any] = namespace.pop(name)
-    function.__qualname__ = f"{cls.__qualname__}.{name}"
-    function.__module__ = cls.__module__
-    return function
+    return lines
 
 
 def check_raw(name: str, hidden: dict[str, str], extra: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from ._clock import now
 from ._context import correlation_id_var, current_correlation_id
 from ._depth import Trip, hook_name, is_loop, trips
 from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
-from ._emitter import all_fields, compile_emit, needs_freezing, payload_fields
+from ._emitter import BUILD, all_fields, compile_emit, needs_freezing, payload_fields
 from ._priority import Priority
 from ._readonly import FREEZERS, ReadOnlyDict, freeze
 from ._registry import INSTANCE_OF, EventSignal, Receiver, Topic
@@ -462,7 +462,7 @@ def _install(cls: type[EventRoot], topic: Topic) -> None:
     cls._topic = topic  # type: ignore[attr-defined]  # read through topic_of(), from the class's own namespace
     cls._to_freeze = tuple(field.name for field in payload_fields(cls) if needs_freezing(field))
     cls._compared = tuple((field.name, field.eq_key) for field in all_fields(cls) if field.eq)
-    for name in ("emit", "aemit"):
+    for name in ("emit", "aemit") if cls._fails_open else ("emit", "aemit", BUILD):
         if not isinstance(cls.__dict__.get(name), classmethod):
             setattr(cls, name, _Uncompiled(cls, name))
     with _registry.lock:

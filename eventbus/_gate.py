@@ -31,7 +31,7 @@ from ._emitter import all_fields
 from ._errors import AsyncGateError
 from ._event import STICKY, EventRoot, make_root
 from ._readonly import freeze
-from ._registry import BUILT, Receiver, topic_of
+from ._registry import Receiver
 from ._report import AwaitableWrapper, report_failure
 from ._scheduler import discard, scheduler
 
@@ -176,7 +176,6 @@ class ProtectedEvent(_Protected):
     _returns_event = True
     _writable: ClassVar[dict[str, attrs.Attribute[Any]]] = {}
     _names: ClassVar[frozenset[str]] = frozenset()
-    _arguments: ClassVar[frozenset[str]] = frozenset()
     _slotted: ClassVar[frozenset[str]] = frozenset()
 
     correlation_id: str | None = attrs.field(factory=current_correlation_id)
@@ -314,6 +313,13 @@ class ProtectedEvent(_Protected):
         """
         raise TypeError(_NOT_THE_ROOT)
 
+    @classmethod
+    def _build(cls, **fields: Any) -> Any:  # noqa: ARG003 - of each class, compiled
+        """
+        Build the event, to be asked later.
+        """
+        raise TypeError(_NOT_THE_ROOT)
+
     def publish(self: G) -> G:
         """
         Let the handlers judge this event, which exists already, as `emit` would.
@@ -378,20 +384,13 @@ def build(gate_class: type[G], fields: dict[str, Any]) -> G:
     """
     Build a gate without asking it yet; keys that are no field become its raw payload, as with `emit`.
     """
-    known = gate_class._arguments
-    if known.issuperset(fields):
-        gate = gate_class(**fields)
-    else:
-        gate = gate_class(**{key: value for key, value in fields.items() if key in known})
-        gate.__dict__["_extra"] = {key: freeze(value) for key, value in fields.items() if key not in known}
-    topic_of(gate_class).namespace[BUILT] += 1
+    gate: G = gate_class._build(**fields)
     return gate
 
 
 def _learn(cls: type[ProtectedEvent]) -> None:
     fields = all_fields(cls)
     cls._names = frozenset(field.name for field in fields)
-    cls._arguments = frozenset(field.alias for field in fields)
     cls._writable = {field.name: field for field in fields if STICKY in field.metadata}
     cls._slotted = frozenset(
         name

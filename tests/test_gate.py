@@ -1593,6 +1593,8 @@ class TestAsking:
         with pytest.raises(TypeError, match="ProtectedEvent is the root of gates"):
             ProtectedEvent.emit()
         with pytest.raises(TypeError, match="ProtectedEvent is the root of gates"):
+            build(ProtectedEvent, {})
+        with pytest.raises(TypeError, match="ProtectedEvent is the root of gates"):
             asyncio.run(ProtectedEvent.aemit())
 
     def test_base_and_subclass(self):
