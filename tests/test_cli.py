@@ -5,6 +5,7 @@ The command line: `replay`, `events` and `hooks`, as they are used, and as they 
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import json
 import os
 import re
@@ -690,6 +691,11 @@ def test_help_is_there_for_every_command():
         assert invoke(command, "-h").stdout.startswith("Usage: ")
     assert "…" not in invoke("--help").stdout
     assert "..." not in invoke("--help").stdout.partition("Commands:")[2]
+
+
+def test_the_version_is_told():
+    """A report of a fault can say which version it is about."""
+    assert f"eventbus, version {importlib.metadata.version('eventbus')}\n" == invoke("--version").stdout
 
 
 def test_recordings_are_found():

@@ -105,7 +105,9 @@ def gated():
 
 def python(program, *, timeout=60):
     """Run a program with all warnings as errors; return its stdout and stderr."""
-    code = "import asyncio, atexit, gc, os, sys, threading\nfrom eventbus import *\n"
+    code = "import asyncio, atexit, gc, logging, os, sys, threading\nfrom eventbus import *\n"
+    # On a busy machine asyncio says how long it has waited; what it says of mistakes is an error.
+    code += "logging.getLogger('asyncio').setLevel(logging.ERROR)\n"
     code += "class Placed(Event):\n    number: int = 0\n" + textwrap.dedent(program)
     command = [sys.executable, "-W", "error", "-X", "dev", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
