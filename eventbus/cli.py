@@ -62,7 +62,7 @@ been refused, not what would have happened then."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="eventbus")
+@click.version_option(package_name="eventbus", prog_name="eventbus")
 def cli() -> None:
     """
     Show what the event bus knows, and send recorded runs through it.
