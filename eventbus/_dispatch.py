@@ -91,7 +91,7 @@ async def adeliver(plan: Plan, event: Any) -> None:
                     result = call(event)
                     # What nearly all of them return is told without being looked at more closely.
                     if result is not None and (type(result) is _COROUTINE or inspect.isawaitable(result)):
-                        if scheduler.pending and level.parent is None and event._fails_open:
+                        if scheduler._pending and level.parent is None and event._fails_open:
                             await scheduler.in_turn(result, receiver, event)
                         else:
                             await result

@@ -251,7 +251,7 @@ def test_an_awaited_delivery_costs_no_more_than_recorded() -> None:
     async def work() -> None:
         await Placed.aemit(order="A1", items=3, total=9.5)
 
-    assert calls_of_awaited(work) <= 26
+    assert calls_of_awaited(work) <= 16
 
 
 RESULT = ToolResult({"total": 12, "items": ["a", "b"], "name": "vanilla ice"})
