@@ -183,6 +183,7 @@ DISTRIBUTIONS: Final = {
     "django": "Django",
     "bubus": "bubus",
     "opentelemetry": "opentelemetry-sdk",
+    "orjson": "orjson",
 }
 
 
