@@ -30,7 +30,16 @@ def counted(function):
 
 def test_all_of_them():
     """Events built, failures, drops, pending, evictions, log and store drops; a new, sorted dict of ints."""
-    names = ["dropped", "events", "evicted", "failures", "log_dropped", "pending", "store_dropped", "store_pending"]
+    names = [
+        "dropped",
+        "events",
+        "evicted",
+        "failures",
+        "log_dropped",
+        "pending",
+        "store_dropped",
+        "store_pending",
+    ]
     assert set(names) <= set(stats())
     assert sorted(stats()) == list(stats())
     assert {int} == {type(value) for value in stats().values()}
