@@ -14,7 +14,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -315,12 +322,22 @@ def progress(
         TextColumn("runs: {task.fields[runs]:,}"),
         TimeElapsedColumn(),
     )
-    # With soft wrap, rich leaves the lines that it moves above the bar as they are.
-    console = Console(stderr=True, force_terminal=True, soft_wrap=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=is_terminal(sys.stdout)) as bar:
-        task = bar.add_task("", total=size, runs=0)
+    with bar(*columns) as shown:
+        task = shown.add_task("", total=size, runs=0)
 
         def advance() -> None:
-            bar.update(task, completed=None if size is None else done(), runs=runs())
+            shown.update(task, completed=None if size is None else done(), runs=runs())
 
         yield advance
+
+
+def bar(*columns: ProgressColumn) -> Progress:
+    """
+    Return a bar on stderr, a terminal, for a `with` block; it is gone afterwards.
+
+    Args:
+        columns: What it is made of.
+    """
+    # With soft wrap, rich leaves the lines that it moves above the bar as they are.
+    console = Console(stderr=True, force_terminal=True, soft_wrap=True)
+    return Progress(*columns, console=console, transient=True, redirect_stdout=is_terminal(sys.stdout))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +20,7 @@ from ._lines import escape, stamp
 from ._plain import CUT
 from ._reader import Progress as Told
 from ._reader import StoredEvent, StoredRun, TraceStats, spellings
-from ._show import draw, is_terminal, new_table, show_columns, write
+from ._show import bar, draw, is_terminal, new_table, show_columns, write
 from ._stored import as_dict, as_list, level_of, line_of, summary_of
 from ._timeline import show_seconds
 from ._tree import Node
@@ -413,12 +413,10 @@ def reading_progress(what: str) -> Generator[Told | None]:
     if not is_terminal(sys.stderr):
         yield None
         return
-    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    console = Console(stderr=True, force_terminal=True, soft_wrap=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=is_terminal(sys.stdout)) as bar:
-        task = bar.add_task("", total=None)
+    with bar(TextColumn(what), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()) as shown:
+        task = shown.add_task("", total=None)
 
         def tell(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            shown.update(task, completed=done, total=total)
 
         yield tell
