@@ -630,6 +630,7 @@ def test_a_piece_of_the_retention_that_fails(make, path, monkeypatch):
     """The next one that does not fail ends it: what is written later is waited for as before."""
     stored.impatient(monkeypatch)
     monkeypatch.setattr("eventbus._retention.SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(_writer, "TICK_SECONDS", 0.01)
     failing = [True]
 
     def fault(sql):
