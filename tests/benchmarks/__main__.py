@@ -75,13 +75,14 @@ def main() -> int:
     without = missing()
     for name, reason in without.items():
         print(f"left out: {name} ({reason})")
-    print(f"eventbus on {results.machine()}")
+    measured_on = results.machine()
+    print(f"eventbus on {measured_on}")
     chosen = given.only or [*(row.key for row in COMPARISONS), *(() if given.no_growth else GROWTHS)]
     outcomes = measure(chosen, effort, without)
     growths = grow(chosen, effort)
     is_whole = not (given.only or given.quick or given.no_growth or given.check)
     if is_whole or given.output is not None:
-        results.write(given.output or ROOT / "docs", outcomes, growths, without)
+        results.write(given.output or ROOT / "docs", outcomes, growths, without, measured_on)
     missed = [outcome.row.key for outcome in outcomes if outcome.is_met is False]
     met = [outcome.row.key for outcome in outcomes if outcome.is_met]
     print(f"{len(met)} targets met, {len(missed)} missed{': ' if missed else ''}{', '.join(missed)}")

@@ -611,7 +611,7 @@ def span_contender(effort: Effort, without: dict[str, str]) -> list[Contender]:
 
 @comparison(
     "run-nobody",
-    "`Run` around a tool call that does nothing, nobody listening",
+    "`Run` around a no-op tool call, nobody listening",
     0.6,
     against="start and end of one OpenTelemetry span",
 )
@@ -621,7 +621,7 @@ def run_nobody(effort: Effort, without: dict[str, str]) -> Iterable[list[Contend
 
 @comparison(
     "run-heard",
-    "the same with one observer and one gate on everything",
+    "`Run` around it, one observer and one gate on everything",
     1.5,
     against="start and end of one OpenTelemetry span",
 )
@@ -655,7 +655,7 @@ def call_nobody(effort: Effort, without: dict[str, str]) -> Iterable[list[Conten
 
 @comparison(
     "call-heard",
-    "the same with one observer and one gate on everything",
+    "one more in a run, one observer and one gate on everything",
     None,
     against="start and end of one OpenTelemetry span",
 )

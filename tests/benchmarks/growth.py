@@ -4,6 +4,7 @@ How cost grows: with handlers, classes, threads, subscriptions that come and go,
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -17,15 +18,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from eventbus import Event, EventLogger, configure, correlation, stats, trace
+from eventbus import (
+    EventLogger,
+    ToolCall,
+    ToolCallCompletedEvent,
+    ToolResult,
+    configure,
+    correlation,
+    stats,
+    trace,
+)
 from eventbus.testing import isolated
 
 from .comparisons import ROOT, bare, emitting, observe, scratch, subclass
 from .contenders import PEERS, functions
 from .measuring import Effort, Timed
 
-STEEP: Final = 1.15
-"""A cost that grows by more than this power of the size, over the last tenfold, outgrows its work."""
+STEEP: Final = 0.2
+"""A cost whose power of the size is greater than its work's by more than this outgrows it; less is noise."""
 
 
 @dataclass
@@ -49,17 +59,21 @@ class Growth:
     power: float
     series: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    def steps(self) -> Iterator[tuple[str, float, bool]]:
+    def steepest(self) -> Iterator[tuple[str, float, int, int, bool]]:
         """
-        Yield for each series by which power of the size it last grew, and whether that is too much.
+        Yield for each series its steepest step: the power of the size that it grew by, and the two sizes.
+
+        The last says whether the cost grew faster than its work.
         """
         for name, points in self.series.items():
             sizes = sorted(points)
-            large = sizes[-1]
-            small = max((size for size in sizes if size * 8 <= large), default=sizes[0])
-            if small < large:
-                grown = math.log(points[large] / points[small]) / math.log(large / small)
-                yield name, grown, grown > self.power + STEEP - 1
+            powers = [
+                (math.log(points[large] / points[small]) / math.log(large / small), small, large)
+                for small, large in itertools.pairwise(sizes)
+            ]
+            if powers:
+                grown, small, large = max(powers)
+                yield name, grown, small, large, grown > self.power + STEEP
 
 
 def sizes(effort: Effort, *wanted: int) -> list[int]:
@@ -237,23 +251,23 @@ def _coming_and_going(event_class: Any) -> Callable[[], None]:
     return once
 
 
-class Fetched(Event):
-    """
-    An event with a payload.
-    """
+CALL: Final = ToolCall("call_0", "fetch")
 
-    page: Any
 
-    def log_line(self) -> str:
-        """Return the page, of which a line holds 4 KiB."""
-        return f"PAGE FETCHED {self.page}"
+def fetched(page: Any) -> None:
+    """
+    Emit the event of a tool that has returned a page.
+    """
+    ToolCallCompletedEvent.emit(agent="sundae", tool_call=CALL, result=ToolResult(page))
 
 
 def payloads(effort: Effort) -> Growth:
     """
     Measure an emit with a payload of 10 B to 10 MB: observed, logged, stored.
     """
-    found = Growth("payloads", "One emit, by the size of its payload", "bytes", "time of one emit", 1)
+    found = Growth(
+        "payloads", "One emit, by the size of what a tool returned", "bytes", "time of one emit", 1
+    )
     wanted = [
         size
         for size in (10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -271,9 +285,7 @@ def payloads(effort: Effort) -> Growth:
                     points = {}
                     for size in wanted:
                         page = make(size)
-                        timed = Timed(
-                            lambda page=page: Fetched.emit(page=page), effort, afterwards=trace.flush
-                        )
+                        timed = Timed(lambda page=page: fetched(page), effort, afterwards=trace.flush)
                         points[size] = best(timed, effort) if size < 10**6 else timed()
                     found.series[f"{kind}: {name}"] = points
     assert not stats()["store_dropped"], "the store could not keep up"
@@ -289,7 +301,7 @@ def _dict(size: int) -> dict[str, Any]:
 
 
 def _observe(_stack: ExitStack, _path: Path) -> None:
-    Fetched.subscribe(functions(1)[0])
+    ToolCallCompletedEvent.subscribe(functions(1)[0])
 
 
 def _log(stack: ExitStack, path: Path) -> None:

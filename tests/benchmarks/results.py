@@ -19,6 +19,10 @@ from .growth import Growth
 from .measuring import Measured, Spread
 
 BEGIN: Final = "<!-- measured: written by `python -m tests.benchmarks` -->"
+GROWTH: Final = (
+    "The steepest step is the one over which a cost grows by the highest power of the size; "
+    "bold where that is more than the work's."
+)
 END: Final = "<!-- /measured -->"
 
 
@@ -125,12 +129,12 @@ def machine() -> str:
     return f"{python}, {platform.system()}, {cpu}, {os.cpu_count()} CPUs{load}"
 
 
-def table(outcomes: list[Outcome], missing: dict[str, str]) -> Iterator[str]:
+def table(outcomes: list[Outcome], missing: dict[str, str], measured_on: str) -> Iterator[str]:
     """
     Yield the lines of the table.
     """
     today = datetime.datetime.now(datetime.UTC).date()
-    yield f"Measured on {today} with {machine()}."
+    yield f"Measured on {today} with {measured_on}."
     yield f"Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}."
     for name, reason in missing.items():
         yield f"Left out: {name} ({reason})."
@@ -157,13 +161,14 @@ def growth_table(growths: list[Growth]) -> Iterator[str]:
         yield ""
         sizes = sorted({size for points in growth.series.values() for size in points})
         shown = [size for size in sizes if size in {sizes[0], sizes[-1]} or str(size).strip("0") == "1"]
-        yield f"| {growth.across} | {' | '.join(f'{size:,}' for size in shown)} | last tenfold |"
+        yield f"| {growth.across} | {' | '.join(f'{size:,}' for size in shown)} | steepest step |"
         yield f"|---|{'---|' * len(shown)}---|"
-        powers = {name: (power, steep) for name, power, steep in growth.steps()}
+        steps = {name: step for name, *step in growth.steepest()}
         for name, points in growth.series.items():
             costs = " | ".join(seconds(points[size]) if size in points else "" for size in shown)
-            power, steep = powers.get(name, (0.0, False))
-            yield f"| {name} | {costs} | n^{power:.2f}{', **faster than its work**' if steep else ''} |"
+            power, small, large, outgrows = steps[name]
+            step = f"n^{power:.2f}, {small:,} to {large:,}"
+            yield f"| {name} | {costs} | {f'**{step}**' if outgrows else step} |"
         yield ""
 
 
@@ -177,7 +182,13 @@ def lacking() -> Iterator[str]:
         yield f"| {name} | {what} |"
 
 
-def write(directory: Path, outcomes: list[Outcome], growths: list[Growth], missing: dict[str, str]) -> None:
+def write(
+    directory: Path,
+    outcomes: list[Outcome],
+    growths: list[Growth],
+    missing: dict[str, str],
+    measured_on: str,
+) -> None:
     """
     Write the table into `performance.md` and the charts beside it.
     """
@@ -218,7 +229,7 @@ def chart_of_ratios(path: Path, outcomes: list[Outcome]) -> None:
     from matplotlib.figure import Figure
 
     shown = [outcome for outcome in outcomes if outcome.row.unit != "bytes" and outcome.spread][::-1]
-    figure = Figure(figsize=(9, 0.34 * len(shown) + 1.2), layout="constrained")
+    figure = Figure(figsize=(10, 0.34 * len(shown) + 1.2), layout="constrained")
     axes = figure.add_subplot()
     for place, outcome in enumerate(shown):
         spread = outcome.spread
