@@ -225,7 +225,8 @@ def format_line(timestamp: float, cid: str | None, text: str) -> str:
         text = text[:_LINE_BYTES]
     if not text.isprintable():
         text = escape(text)
-    line = f"{stamp(timestamp)} {cid_text(cid)} {text}"
+    shown = cid if type(cid) is str and len(cid) <= _VALUE and cid.isalnum() else cid_text(cid)
+    line = f"{stamp(timestamp)} {shown} {text}"
     if len(line) * 4 > _LINE_BYTES:
         encoded = line.encode()
         if len(encoded) > _LINE_BYTES:

@@ -241,7 +241,7 @@ def send(entry: Entry) -> None:
     Hand an entry to the sink; one that it does not take is counted.
     """
     try:
-        sink()(entry)
+        (_sink or sink())(entry)
     except Exception:
         counters.log_dropped += 1
 
