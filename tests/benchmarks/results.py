@@ -202,7 +202,7 @@ def write(
     page = directory / "performance.md"
     text = page.read_text(encoding="utf-8")
     measured = [
-        *table(outcomes, missing),
+        *table(outcomes, missing, measured_on),
         "",
         "![Ratios](performance-ratios.svg)",
         "",
