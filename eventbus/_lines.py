@@ -127,7 +127,7 @@ def body(line: Line, redact: Redact = default_redact) -> str:
     ordinary = redact is default_redact
     if line.subject is not None:
         name, value = line.subject
-        if ordinary and type(value) is str and _is_clean(name, value):
+        if ordinary and type(value) is str and value.isidentifier() and _is_open(name, len(value)):
             parts.append(value)
         else:
             parts.append(_subject(_copy(name, value, redact)))
@@ -135,7 +135,7 @@ def body(line: Line, redact: Redact = default_redact) -> str:
     for name, value in line.fields.items():
         if name == "data":
             data = value
-        elif ordinary and type(value) is str and _is_clean(name, value):
+        elif ordinary and type(value) is str and value.isidentifier() and _is_open(name, len(value)):
             parts.append(f"{name}={value}")
         elif value is not None:
             copy = _copy(name, value, redact)
@@ -298,14 +298,10 @@ def parse_line(text: str) -> ParsedLine:
     )
 
 
-def _is_clean(name: str, value: str) -> bool:
-    # What nearly all values are: nothing to cut, to mask or to quote.
-    return len(value) <= _VALUE and value.isidentifier() and _is_open(name)
-
-
-@lru_cache(maxsize=256)
-def _is_open(name: str) -> bool:
-    return name.isidentifier() and not is_secret(name)
+@lru_cache(maxsize=1024)
+def _is_open(name: str, size: int) -> bool:
+    # Nearly always: nothing to cut, to mask or to quote in an identifier of that size.
+    return size <= _VALUE and name.isidentifier() and not is_secret(name)
 
 
 def _copy(name: str, value: object, redact: Redact) -> object:
