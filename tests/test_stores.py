@@ -303,3 +303,5 @@ def test_a_fork_waits_for_each_store(path, monkeypatch):
 
     assert [1, 2, 3] == stored.numbers(path)
     assert before is not _stores._lock
+    # This is the parent as well, whose other threads go on with the lock that the fork has held.
+    before.release()
