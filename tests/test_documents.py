@@ -48,7 +48,10 @@ def outcomes(path: Path) -> dict[int, str | None]:
     """
     Run a document once, whichever of its blocks is asked for first.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("EVENTBUS_")}
+    # A reader has neither settings of ours nor options of a test run around his own.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("EVENTBUS_", "PYTEST_"))
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", str(Path(run_document.__file__)), str(path)],
         capture_output=True,
