@@ -246,8 +246,6 @@ def cid_text(cid: object) -> str:
     """
     if cid is None:
         return NO_CID
-    if type(cid) is str and len(cid) <= _VALUE and cid.isalnum():
-        return cid
     text = cid_itself(cid)
     return text if text and text != NO_CID and _is_bare(text) else _quote(text)
 

@@ -211,13 +211,11 @@ _sink: Sink | None = None
 
 def sink() -> Sink:
     """
-    Return the sink in force, made at the first line.
+    Make the sink in force, at the first line.
     """
     global _sink  # noqa: PLW0603 - one bus per process
-    found = _sink
-    if found is None:
-        found = _sink = make_sink()
-    return found
+    _sink = made = make_sink()
+    return made
 
 
 def make_sink() -> Sink:

@@ -29,3 +29,9 @@ def test_a_refusal_keeps_its_author(cls):
     error = pickle.loads(pickle.dumps(cls("over limit", "Guard.check")))
     assert ("over limit", "over limit", "Guard.check") == (str(error), error.reason, error.by)
     assert cls("why").by is None
+
+
+def test_an_ambiguous_id_keeps_its_candidates():
+    """They survive a pickle."""
+    error = pickle.loads(pickle.dumps(_errors.AmbiguousRunError("two begin so", ["abc", "abd"])))
+    assert ("two begin so", ("abc", "abd")) == (str(error), error.candidates)

@@ -900,3 +900,36 @@ class TestFork:
                 os._exit(len(recorder) + stateful.kept())
         assert 0 == self.wait_for(children[0])
         assert 0 == len(recorder)
+
+
+def test_a_lock_whose_run_has_ended_is_not_kept(monkeypatch):
+    """Who has waited for the lock of a run that has ended meanwhile takes that of the run of now."""
+
+    class Locks(dict):
+        """Loses its lock as soon as somebody has it."""
+
+        def get(self, cid):
+            return self.pop(cid, None) if self.lost == [] else super().get(cid)
+
+        def pop(self, cid, default=None):
+            self.lost.append(found := super().pop(cid, default))
+            return found
+
+    class Counter(Hook):
+        stateful = True
+
+        @on(Placed)
+        def count(self):
+            pass
+
+    locks = Locks({"run-1": stateful.RunLock()})
+    locks.lost = []
+    monkeypatch.setattr(stateful._registry.state, "locks", locks)
+    (table,) = stateful._registry.state.tables.values()
+
+    run = table._locked("run-1", "Counter.count", Placed())
+
+    assert [run] != locks.lost
+    assert run is dict.get(locks, "run-1")
+    assert locks.lost[0].lock.acquire(blocking=False)
+    run.lock.release()
