@@ -11,6 +11,7 @@ a file that the reader saves, that line included, in a folder of his own, where 
 """
 
 import _thread
+import gc
 import io
 import json
 import os
@@ -91,6 +92,9 @@ class Reader:
         written = io.StringIO()
         failure: list[str] = []
         done = threading.Event()
+        # A finalizer that runs where a snippet has used the stack up would write into what it shows.
+        gc.collect()
+        gc.disable()
 
         def run() -> None:
             try:

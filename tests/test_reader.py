@@ -4,6 +4,7 @@ What can be asked of a trace store, also while it is written, and what is said o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -259,7 +260,7 @@ class TestEvents:
     def test_a_payload_that_somebody_else_has_written(self, path, payload):
         """What is no JSON object is shown as it is, and marked."""
         write(path, run_rows("a"))
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE events SET payload = ?", (payload,))
         other.close()
         with trace.open(path) as reader:
@@ -270,7 +271,7 @@ class TestEvents:
     def test_a_number_that_somebody_else_has_written(self, path, number):
         """There is none."""
         write(path, run_rows("a"))
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute(f"UPDATE events SET timestamp = {number}, duration = {number}")
             other.execute(f"UPDATE runs SET started = {number}, ended = {number}, duration = {number}")
         with trace.open(path) as reader:
@@ -354,7 +355,7 @@ class TestStats:
         """Runs by status, events, failures, refusals, losses, times, and the check."""
         write(path, [*run_rows("a"), *run_rows("b", 2000.0)])
         write(path, [row("c", "inference.denied", timestamp=1500.0, agent="x"), row("d", "handler.failed")])
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.executemany(
                 "INSERT INTO losses (timestamp, count, reason) VALUES (1, ?, ?)",
                 [(2, "full"), (3, "full"), (1, "encoding")],
@@ -402,7 +403,7 @@ class TestStats:
     def test_the_write_ahead_log_counts(self, path):
         """What is not in the file yet is on the disk as well."""
         write(path, run_rows("a"))
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE events SET lossy = 1")
             other.commit()
             log = Path(f"{path}-wal").stat().st_size
@@ -460,7 +461,7 @@ class TestFiles:
 
     def test_somebody_elses_database(self, path):
         """It is not taken for one, whatever its tables are called."""
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("CREATE TABLE events (seq)")
         other.close()
         with pytest.raises(TraceFileError, match="another application"):
@@ -469,7 +470,7 @@ class TestFiles:
     def test_a_newer_store(self, path):
         """It says what to do."""
         write(path, [])
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("PRAGMA user_version = 99")
         other.close()
         with pytest.raises(TraceFileError, match="newer"):
@@ -547,7 +548,7 @@ class TestFiles:
         """What is still in the log would be missing: it says what to do."""
         folder, seal = sealed
         write(path, run_rows("a"))
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("UPDATE events SET lossy = 1")
             other.commit()
             for name in (path, f"{path}-wal"):
@@ -576,7 +577,7 @@ class TestFiles:
 def big(tmp_path_factory):
     """Return a store of some thousand events, with what is known of its tables."""
     path = million_events.build(tmp_path_factory.mktemp("big") / "runs.db", 5000)
-    with sqlite3.connect(path) as other:
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
         other.execute("ANALYZE")
     other.close()
     return path

@@ -4,6 +4,7 @@ The commands that read a trace store, as they are used on a terminal and through
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -545,7 +546,7 @@ class TestStats:
     def test_losses_are_told(self, path):
         """With their reasons."""
         write(path, [])
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("INSERT INTO losses (timestamp, count, reason) VALUES (1, 7, 'queue full')")
         other.close()
         known = dict(map(cells, invoke("stats").stdout.splitlines()))
@@ -576,12 +577,12 @@ class TestStats:
         write(path, run_rows("a"))
         swaps = [("timestamp REAL NOT NULL", "timestamp REAL"), ("timestamp REAL", "timestamp REAL NOT NULL")]
         for old, new in swaps:
-            with sqlite3.connect(path) as other:
+            with contextlib.closing(sqlite3.connect(path)) as other, other:
                 other.execute("PRAGMA writable_schema = ON")
                 changed = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'losses'"
                 other.execute(changed, (old, new))
             other.close()
-            with sqlite3.connect(path) as other:
+            with contextlib.closing(sqlite3.connect(path)) as other, other:
                 if "NOT NULL" in old:
                     other.execute("INSERT INTO losses (count, reason) VALUES (1, 'x')")
             other.close()
@@ -694,7 +695,7 @@ class TestReplay:
 
     def test_a_store_that_cannot_be_filled(self, path):
         """One sentence, and nothing is replayed."""
-        with sqlite3.connect(path) as other:
+        with contextlib.closing(sqlite3.connect(path)) as other, other:
             other.execute("CREATE TABLE t (x)")
         other.close()
         with capture() as recorder:
