@@ -360,7 +360,7 @@ def _traceback(error: BaseException, name: str, redact: Redact) -> str:
 
 
 def _id(cid: Any) -> str:
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", cid_itself(cid))
+    return _spelt(cid_itself(cid))
 
 
 def _name(value: Any) -> str | None:
@@ -368,7 +368,12 @@ def _name(value: Any) -> str | None:
         return None
     if len(value) > MAX_NAME:
         value = value[: MAX_NAME - 1] + CUT
-    return value if value.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
+    return _spelt(value)
+
+
+def _spelt(text: str) -> str:
+    # Half of a surrogate pair is no text to SQLite.
+    return text if text.isascii() else _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _number(value: Any) -> float | None:
