@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -455,7 +455,7 @@ class TraceReader:
                     durations.setdefault(tool, array("d")).append(duration or 0.0)
                     failed[tool] = failed.get(tool, 0) + (channel == _ENDED_CALLS[1])
                 elif usage is not None:
-                    _add_tokens(tokens, usage)
+                    add_tokens(tokens, _usage(usage))
             if progress is not None:
                 progress(end - first + 1, last - first + 1)
         tools = [_tool_stats(tool, taken, failed[tool]) for tool, taken in durations.items()]
@@ -585,18 +585,26 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _add_tokens(tokens: dict[str, int], usage: object) -> None:
-    try:
-        told: object = json.loads(cast("str", usage))
-    except (TypeError, ValueError):
-        return
-    if not isinstance(told, dict):
-        return
-    counts = cast("dict[str, Any]", told)
+def add_tokens(tokens: dict[str, int], usage: Mapping[str, Any]) -> None:
+    """
+    Add to sums of tokens, by the names in `TOKENS`, what one answer of a model has used.
+
+    Args:
+        tokens: The sums so far; one that nobody tells is not in it.
+        usage: What the answer says of it, in the words of any provider.
+    """
     for name, keys in TOKENS.items():
-        found = next((counts[key] for key in keys if isinstance(counts.get(key), int)), None)
+        found = next((usage[key] for key in keys if type(usage.get(key)) is int), None)
         if found is not None:
             tokens[name] = tokens.get(name, 0) + found
+
+
+def _usage(stored: object) -> dict[str, Any]:
+    try:
+        told: object = json.loads(cast("str", stored))
+    except (TypeError, ValueError):
+        return {}
+    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
 
 
 def _tool_stats(tool: str, taken: array[float], failed: int) -> ToolStats:

@@ -23,7 +23,7 @@ import attrs
 
 from ._lines import escape, stamp
 from ._plain import CUT
-from ._reader import TOKENS
+from ._reader import add_tokens
 from ._stored import as_dict
 
 if TYPE_CHECKING:
@@ -528,10 +528,8 @@ def _facts(run: StoredRun, rows: Sequence[_Row], whole: float) -> Iterator[tuple
 
 def _tokens(rows: Iterable[_Row]) -> Counter[str]:
     tokens: Counter[str] = Counter()
-    answers = [event for row in rows for event in _events(row.node) if event.channel == _ANSWER]
-    for usage in [as_dict(event.payload.get("usage")) for event in answers]:
-        for name, keys in TOKENS.items():
-            tokens[name] += next((usage[key] for key in keys if type(usage.get(key)) is int), 0)
+    for event in [event for row in rows for event in _events(row.node) if event.channel == _ANSWER]:
+        add_tokens(tokens, as_dict(event.payload.get("usage")))
     if tokens["input"] or tokens["output"]:
         # Not everybody tells it, so that it need not be the sum of these.
         del tokens["total"]

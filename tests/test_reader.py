@@ -390,7 +390,7 @@ class TestStats:
         [
             ([{"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}] * 2, (6, 8, 14)),
             ([{"input_tokens": 3, "output_tokens": 4}, {"prompt_tokens": 1}], (4, 4, None)),
-            ([None, "many", [1], {"prompt_tokens": "3"}, {}], (None, None, None)),
+            ([None, "many", [1], {"prompt_tokens": "3"}, {}, {"prompt_tokens": True}], (None, None, None)),
         ],
     )
     def test_tokens(self, path, usages, expected):
