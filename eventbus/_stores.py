@@ -96,7 +96,6 @@ class Entry:
 
 _entries: list[Entry] = []
 _lock = threading.RLock()
-_forks_registered = False
 
 
 def receiver(call: Callable[[Any], Any], accepts: Callable[[type], bool] | None = None) -> Receiver:
@@ -118,7 +117,6 @@ def start(path: str, durability: Durability, retention: Retention | None, *, by_
         TraceFileError: If the file cannot be used.
     """
     with _lock:
-        _register_forks()
         before = current()
         if before is not None:
             if by_environment:
@@ -164,15 +162,6 @@ def _pending() -> int:
 gauge("store_pending", _pending)
 
 
-def _register_forks() -> None:
-    global _forks_registered  # noqa: PLW0603 - once per process, and never undone
-    if not _forks_registered:
-        _forks_registered = True
-        os.register_at_fork(
-            before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-        )
-
-
 _forking: list[list[Entry]] = []
 """The stores that each fork under way has stopped; of several, one is in a signal's handler in another."""
 
@@ -198,6 +187,12 @@ def _after_fork_in_child() -> None:
     _lock = threading.RLock()
     for entry in _forking.pop():
         entry.store.after_fork_in_child()
+
+
+# At import, not at the first start: what another thread's fork has begun without, it would end with.
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 class Autostart:

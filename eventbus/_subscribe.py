@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import sys
 import weakref
@@ -185,6 +186,10 @@ def check_handler(fn: Any, what: str, *, arguments: int) -> int:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         msg = f"{what} is a generator function, whose body would never run; make it a plain or an async one."
         raise TypeError(msg)
+    if inspect.iscoroutinefunction(fn):
+        # The scheduler needs it at exit. It registers itself with fork, and must not while another thread
+        # forks: where handlers are defined that is less likely than at the first event.
+        importlib.import_module("concurrent.futures.thread")
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

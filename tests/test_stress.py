@@ -248,6 +248,35 @@ def test_forking_while_threads_emit():
     assert "" == done.stderr
 
 
+@pytest.mark.parametrize(
+    "defines",
+    [
+        "async def handle(event): ...\nPlaced.subscribe(handle)",
+        "class Late(Hook):\n @on(Placed)\n async def handle(self, event): ...",
+    ],
+)
+def test_what_registers_with_fork_is_there_before_the_first_event(defines, tmp_path):
+    """Else a fork of another thread at that event would undo what it has not done, and say so on stderr."""
+    done = runs_well(
+        f"""
+        module = "concurrent.futures.thread"
+        assert module not in sys.modules
+        exec({defines!r})
+        assert module in sys.modules
+        registered = []
+        os.register_at_fork = lambda **functions: registered.append(functions)
+        from eventbus import trace
+        trace.start("traces.db")
+        Placed.emit(number=1)
+        assert 0 == drain(20)
+        trace.stop()
+        assert [] == registered
+        """,
+        cwd=tmp_path,
+    )
+    assert "" == done.stderr
+
+
 def open_files():
     """Return how many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))
