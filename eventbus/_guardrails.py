@@ -15,23 +15,12 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, NoReturn, TypeAlia
 
 import attrs
 
+from ._attacks import DEFAULT_BLOCKED_PATTERNS
+from ._detectors import ARGUMENTS, PLACES, PROMPT, RESULT, Detector, Find, Span
 from ._gate import ProtectedEvent
 from ._hook import on
-from ._patterns import (
-    ARGUMENTS,
-    DEFAULT_BLOCKED_PATTERNS,
-    DEFAULT_PII_PATTERNS,
-    MOST_STEPS,
-    PLACES,
-    PROMPT,
-    RESULT,
-    WINDOW,
-    Detector,
-    Find,
-    Span,
-    steps,
-    windowed,
-)
+from ._pattern_cost import MOST_STEPS, WINDOW, steps, windowed
+from ._personal_data import DEFAULT_PII_PATTERNS
 from ._policy import (
     PolicyHook,
     Recent,

@@ -4,8 +4,10 @@ The hooks that decide, shipped abstract: a subclass with its settings as class a
 
 from __future__ import annotations
 
+from ._attacks import DEFAULT_BLOCKED_PATTERNS
+from ._detectors import Detector
 from ._guardrails import GuardrailsHook, GuardrailViolation
-from ._patterns import DEFAULT_BLOCKED_PATTERNS, DEFAULT_PII_PATTERNS, Detector
+from ._personal_data import DEFAULT_PII_PATTERNS
 from ._retrying import ModelRetryHook, is_transient
 from ._steering import SteeringDecision, SteeringHook, SteeringRequest
 

@@ -48,7 +48,7 @@ OTHERS = {
     "pytest_plugin": {"pytest"},
     "_drive": {"attrs"},
     "_steering": {"attrs"},
-    "_patterns": {"attrs"},
+    "_detectors": {"attrs"},
     "_texts": {"attrs"},
     "_guardrails": {"attrs"},
 }

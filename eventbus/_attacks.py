@@ -1,9 +1,5 @@
 """
-What the guardrails look for: detectors, the default ones, and the bound on what a pattern may cost.
-
-A detector takes a text and answers the spans that it found. The default ones take time in proportion to the
-text: every repetition in their patterns is bounded. Patterns of users are held to a bound by `steps`, and
-searched for in windows.
+The detectors of attacks on what is behind a tool: each takes time in proportion to the text.
 """
 
 from __future__ import annotations
@@ -11,236 +7,14 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
-from itertools import zip_longest
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
-import attrs
+from ._detectors import ARGUMENTS, PROMPT, Detector, Find, Span, as_seen, known, known_patterns
 
-Span: TypeAlias = tuple[int, int]
-Find: TypeAlias = Callable[[str], Iterable[Span]]
-
-PROMPT: Final = "prompt"
-ARGUMENTS: Final = "arguments"
-RESULT: Final = "result"
-PLACES: Final = frozenset({PROMPT, ARGUMENTS, RESULT})
-
-WINDOW: Final = 512
-"""Characters that a user's pattern is given at a time."""
-
-OVERLAP: Final = 128
-"""Characters of a window that the next one has, too: a match of at most this length is found anywhere."""
-
-MOST_STEPS: Final = 8 * WINDOW**3
-"""What a user's pattern may cost in one window, at most."""
-
-
-def _places(where: Iterable[str]) -> frozenset[str]:
-    places = frozenset({where} if isinstance(where, str) else where)
-    if not places or not places <= PLACES:
-        msg = f"`where` must name some of {', '.join(sorted(PLACES))}, not {where!r}."
-        raise ValueError(msg)
-    return places
-
-
-@attrs.frozen
-class Detector:
-    """
-    Finds one kind of thing in a text.
-
-    Attributes:
-        find: Takes a text and returns spans, as pairs of start and end. It may be called on any thread.
-        where: Where it is asked: in "prompt", in "arguments", in "result"; by default in all of them.
-        stable: Whether it always finds the same in the same text, as patterns do: what it found nothing in
-            is not looked through again.
-    """
-
-    find: Find
-    where: frozenset[str] = attrs.field(default=PLACES, converter=_places)
-    stable: bool = False
-
-    def spans(self, text: str) -> list[Span]:
-        """
-        Return what it finds in a text, in order.
-
-        Raises:
-            TypeError: If `find` answers anything but pairs of ints within the text, the start before the end.
-        """
-        found: list[Span] = []
-        for span in self.find(text):
-            # A user's function may answer anything.
-            pair: Any = span
-            if not isinstance(pair, tuple) or len(cast("Any", pair)) != 2:
-                _refuse_span(self.find, cast("object", pair))
-            start, end = cast("Any", pair)
-            if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
-                _refuse_span(self.find, cast("object", pair))
-            found.append((start, end))
-        return sorted(found)
-
-
-def _refuse_span(find: object, span: object) -> None:
-    msg = f"{find!r} must answer pairs (start, end) of places in the text, not {span!r}."
-    raise TypeError(msg)
-
-
-def steps(pattern: re.Pattern[str], size: int) -> int:
-    """
-    Return a bound on the steps of searching for a pattern in a text of `size` characters.
-
-    It counts what backtracking could try at worst, for any text. What it does not know counts as without end.
-
-    Args:
-        pattern: A compiled pattern.
-        size: The length of the text, in characters.
-
-    Returns:
-        The number, at most 10**30.
-    """
-    parser = cast("Any", re)._parser
-    _, work = _cost(parser.parse(pattern.pattern, pattern.flags & ~re.DEBUG), size)
-    return min(size * work, _ENDLESS)
-
-
-_ENDLESS: Final = 10**30
-_ONE_STEP: Final = frozenset({"LITERAL", "NOT_LITERAL", "ANY", "IN", "AT", "CATEGORY", "FAILURE"})
-
-
-def _cost(items: Any, size: int) -> tuple[int, int]:
-    # In how many ways the items can match at one place, and how many steps it takes to try them all.
-    ways, work = 1, 1
-    parts = list(items)
-    for (code, argument), following in zip_longest(parts, parts[1:]):
-        more_ways, more_work = _cost_of_one(str(code), argument, size)
-        if str(code) in {"MAX_REPEAT", "MIN_REPEAT"} and _ends_at(argument[2], following):
-            # Where it goes on earlier, what follows does not match: that leaves one way.
-            more_ways, more_work = 1, 2 * more_work
-        work = min(work + ways * more_work, _ENDLESS)
-        ways = min(ways * more_ways, _ENDLESS)
-    return ways, work
-
-
-def _ends_at(repeated: Any, following: Any) -> bool:
-    # Whether one character is repeated, and the literal that follows is never that character.
-    if following is None or str(following[0]) != "LITERAL" or len(repeated) != 1:
-        return False
-    code, argument = repeated[0]
-    characters = [(code, argument)] if str(code) == "LITERAL" else argument if str(code) == "IN" else None
-    if characters is None:
-        return False
-    literal = chr(following[1])
-    return not any(_may_be(str(kind), value, literal) for kind, value in characters)
-
-
-def _may_be(kind: str, value: Any, literal: str) -> bool:
-    # In any case of letters: whether that counts, the pattern's flags say, which may change within it.
-    forms = {literal, literal.lower(), literal.upper(), literal.swapcase()}
-    if kind == "LITERAL":
-        return not forms.isdisjoint({chr(value), chr(value).lower(), chr(value).upper()})
-    if kind == "RANGE":
-        return literal.isalpha() or value[0] <= ord(literal) <= value[1]
-    if kind == "CATEGORY" and str(value) in _CATEGORIES:
-        return _CATEGORIES[str(value)].match(literal) is not None
-    return True
-
-
-_CATEGORIES: Final = {
-    "CATEGORY_WORD": re.compile(r"\w"),
-    "CATEGORY_DIGIT": re.compile(r"\d"),
-    "CATEGORY_SPACE": re.compile(r"\s"),
-}
-
-
-def _cost_of_one(code: str, argument: Any, size: int) -> tuple[int, int]:
-    if code in _ONE_STEP:
-        return 1, 1
-    if code == "BRANCH":
-        costs = [_cost(branch, size) for branch in argument[1]]
-        return sum(ways for ways, _ in costs), sum(work for _, work in costs)
-    if code == "SUBPATTERN":
-        return _cost(argument[-1], size)
-    if code == "ATOMIC_GROUP":
-        return 1, _cost(argument, size)[1]
-    if code in {"ASSERT", "ASSERT_NOT"}:
-        return 1, _cost(argument[1], size)[1]
-    if code == "GROUPREF":
-        return 1, size
-    if code == "GROUPREF_EXISTS":
-        costs = [_cost(branch, size) for branch in argument[1:] if branch is not None]
-        return sum(ways for ways, _ in costs) + 1, sum(work for _, work in costs) + 1
-    if code in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
-        least, most, inner = argument
-        return _cost_of_repeat(code, least, min(int(most), max(size, least)), _cost(inner, size))
-    return _ENDLESS, _ENDLESS
-
-
-def _cost_of_repeat(code: str, least: int, most: int, inner: tuple[int, int]) -> tuple[int, int]:
-    ways, work = inner
-    if code == "POSSESSIVE_REPEAT":
-        return 1, min(1 + most * work, _ENDLESS)
-    if ways == 1:
-        return most - least + 1, min(1 + most * work, _ENDLESS)
-    if most > 100:
-        return _ENDLESS, _ENDLESS
-    tried = sum(min(ways**count, _ENDLESS) for count in range(most))
-    outcomes = sum(min(ways**count, _ENDLESS) for count in range(least, most + 1))
-    return min(outcomes, _ENDLESS), min(1 + tried * work, _ENDLESS)
-
-
-def windowed(pattern: re.Pattern[str]) -> Find:
-    """
-    Return what searches for a pattern window by window, so that its cost grows with the text's length only.
-    """
-
-    def find(text: str) -> Iterable[Span]:
-        size = len(text)
-        done = start = 0
-        while True:
-            stop = min(start + WINDOW, size)
-            following = stop - OVERLAP
-            for match in pattern.finditer(text, max(start, done), stop):
-                # At the window's end an anchor holds that may not hold in the text; the next one will tell.
-                if match.end() == stop < size and match.start() >= following:
-                    continue
-                if match.end() > match.start():
-                    yield match.span()
-                    done = match.end()
-            if stop == size:
-                return
-            start = following
-
-    return find
-
-
-_INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
-_LOOKALIKES: Final = re.compile("[\u00a0\u2000-\u200a\u2010-\u2015\u202f\u205f\u2212\u3000\uff01-\uff5e]")
-_MEANT: Final = {
-    **dict.fromkeys(map(chr, [0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000]), " "),
-    **dict.fromkeys(map(chr, [*range(0x2010, 0x2016), 0x2212]), "-"),
-    **{chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
-}
-
-
-def _as_seen(find: Find) -> Find:
-    # A detector of ASCII reads a text as people see it: without what is not seen, other spaces, dashes and
-    # full-width letters as the plain ones.
-    def find_as_seen(text: str) -> Iterable[Span]:
-        if text.isascii():
-            return find(text)
-        plain = _LOOKALIKES.sub(lambda match: _MEANT[match[0]], text)
-        left_out = [match.start() - count for count, match in enumerate(_INVISIBLE.finditer(plain))]
-        if not left_out:
-            return find(plain)
-        spans = find(_INVISIBLE.sub("", plain))
-        return [
-            (start + bisect_right(left_out, start), end + bisect_right(left_out, end - 1))
-            for start, end in spans
-        ]
-
-    return find_as_seen
+_TOOLS: Final = frozenset({PROMPT, ARGUMENTS})
 
 
 def _any_of(*needles: str) -> Callable[[str], bool]:
@@ -268,19 +42,8 @@ def _attack(may_match: Callable[[str], bool], *sources: str) -> Find:
             return [(0, len(text))] if pattern.search(decoded) else []
         return found
 
-    _known_patterns.append(pattern)
+    known_patterns.append(pattern)
     return find
-
-
-_TOOLS: Final = frozenset({PROMPT, ARGUMENTS})
-_known_patterns: list[re.Pattern[str]] = []
-"""All that the default detectors search for; a test bounds their steps."""
-
-
-def _known(source: str, flags: int = 0) -> re.Pattern[str]:
-    pattern = re.compile(source, flags)
-    _known_patterns.append(pattern)
-    return pattern
 
 
 # A command is no attack: what is listed here comes after something that ends another command, or stands where
@@ -453,7 +216,7 @@ _sql = (
         r"\bun/\*[^*]{0,20}\*/ion\b|\bunion/\*!?|/\*!\d{0,5}[ ]?union\b",
     ),
 )
-_UNION: Final = _known(
+_UNION: Final = known(
     rf"\bunion{_GAP}(?:(?:all|distinct){_GAP})?select{_GAP}"
     rf"(?:null\b|\d|[@*'\"(]|[\w.]{{1,60}}(?:\(|[ ]{{0,4}},|{_GAP}from\b))",
     re.IGNORECASE,
@@ -576,7 +339,7 @@ _find_code = _attack(
 )
 
 # A host in a URL, with what stands before it.
-_URL: Final = _known(
+_URL: Final = known(
     r"\b(?:jar:)?([a-z][a-z0-9+.-]{1,10}):[/\\]{2,3}([^\s/?#!\\\"'<>]{1,255})([^\s\"'<>]{0,200})",
     re.IGNORECASE,
 )
@@ -601,7 +364,7 @@ _REBINDING: Final = (".nip.io", ".sslip.io", ".xip.io", ".localtest.me", ".lvh.m
 _LOCAL_NAMES: Final = frozenset(
     {"localhost", "localhost.localdomain", "localtest.me", "lvh.me", "ip6-localhost"}
 )
-_NUMERIC: Final = _known(
+_NUMERIC: Final = known(
     r"(?:0x[0-9a-f]{1,8}|\d{1,12})(?:\.(?:0x[0-9a-f]{1,8}|\d{1,12})){0,3}\Z", re.IGNORECASE
 )
 
@@ -681,7 +444,7 @@ def _number(text: str) -> int | None:
 
 
 DEFAULT_BLOCKED_PATTERNS: Final[dict[str, Detector]] = {
-    name: Detector(_as_seen(find), _TOOLS, stable=True)
+    name: Detector(as_seen(find), _TOOLS, stable=True)
     for name, find in {
         "shell_injection": _find_shell,
         "sql_injection": _find_sql,
@@ -692,250 +455,3 @@ DEFAULT_BLOCKED_PATTERNS: Final[dict[str, Detector]] = {
     }.items()
 }
 """Known forms of attacks on what is behind a tool, looked for in prompts and arguments."""
-
-
-_EMAIL: Final = _known(
-    r"(?:(?<![\w.%+-])[\w.%+-]{1,64}+@|(?:(?<=%[0-9A-Fa-f]{2})|(?<![\w.%+-]))[\w.+-]{1,64}+%40)"
-    r"(?:[^\W_][\w-]{0,62}+\.){1,8}([^\W\d_]{2,24}+)(?![_-]{0,8}[^\W_]|@)"
-)
-_NO_TLD: Final = frozenset({"png", "jpg", "jpeg", "gif", "svg", "webp", "css", "js", "py", "json", "html"})
-
-
-def _find_email(text: str) -> Iterable[Span]:
-    if "@" not in text and "%40" not in text:
-        return
-    for match in _EMAIL.finditer(text):
-        # icon@2x.png is a file, and git@host: the address of a repository.
-        is_remote = match.group().startswith("git@") and text[match.end() : match.end() + 1] == ":"
-        if match[1].lower() not in _NO_TLD and not is_remote:
-            yield match.span()
-
-
-_DIGIT: Final = _known(r"\d")
-_PHONE: Final = _known(
-    r"(?<![\w+./-])(?<!\d )(?:"
-    r"\+[1-9](?:[ .()-]{0,2}\d){7,14}+"
-    r"|(?:1[ .-])?\([2-9]\d{2}\)[ ]?[2-9]\d{2}[ .-]\d{4}"
-    r"|(?:1[ .-])?[2-9]\d{2}(?: [2-9]\d{2} |\.[2-9]\d{2}\.|-[2-9]\d{2}-)\d{4}"
-    r"|\(0\d{2,4}\)[ ]?\d{3,4}[ -]?\d{3,5}"
-    r"|0\d{2,4}[ /-]\d{3,4}[ -]?\d{3,5}"
-    r")(?![\w+/]|[ .-]\d)"
-)
-
-
-_THING: Final = _known(
-    r"(?:\b(?:order|invoice|lot|item|batch|ticket|part|article|sku|serial|tracking|rma|model|docket"
-    r"|(?:customer|account|contract|policy|reference|ref|booking|case)(?=.?(?:no|nr|num|id|#))"
-    r"|(?:bestell|rechnungs|kunden|konto|artikel|auftrags|vorgangs)(?=nummer|nr)|rechnung)"
-    r"[ ]?(?:number|nummer|no|nr|id|#)?"
-    r"[ :.#]{0,3})\Z",
-    re.IGNORECASE,
-)
-
-
-def _find_phone(text: str) -> Iterable[Span]:
-    for match in _PHONE.finditer(text):
-        # What says of itself that it is the number of something else is none of a person.
-        if match.group().startswith("+") or not _THING.search(
-            text[max(0, match.start() - 32) : match.start()]
-        ):
-            yield match.span()
-
-
-_SSN: Final = _known(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d{2}-(?!0000)\d{4}(?![\w-])")
-
-
-def _find_ssn(text: str) -> Iterable[Span]:
-    return [match.span() for match in _SSN.finditer(text)]
-
-
-_CARD: Final = _known(
-    r"(?<![\w.+-])(?:\d{14,19}|(?:\d{4} ){3}\d{4}(?: \d{1,3})?|(?:\d{4}-){3}\d{4}(?:-\d{1,3})?"
-    r"|\d{4} \d{6} \d{4,5}|\d{4}-\d{6}-\d{4,5})(?![\w-])"
-)
-_LUHN: Final = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
-
-
-def is_card(digits: str) -> bool:
-    """
-    Tell whether digits are a card's number: by the ranges and lengths of its issuers, and their sum (Luhn).
-    """
-    return _has_issuer(digits) and luhn(digits)
-
-
-def luhn(digits: str) -> bool:
-    """
-    Tell whether the digit sum of ISO/IEC 7812 fits.
-    """
-    values = [int(digit) for digit in reversed(digits)]
-    return (sum(values[::2]) + sum(_LUHN[value] for value in values[1::2])) % 10 == 0
-
-
-def _has_issuer(digits: str) -> bool:
-    size, two, three, four = len(digits), int(digits[:2]), int(digits[:3]), int(digits[:4])
-    if size == 14:
-        return two in {36, 38, 39} or 300 <= three <= 305
-    if size == 15:
-        return two in {34, 37}
-    if size < 16 or size > 19:
-        return False
-    return (
-        (digits[0] == "4" and size in {16, 19})
-        or ((51 <= two <= 55 or 2221 <= four <= 2720) and size == 16)
-        or four == 6011
-        or two == 65
-        or 644 <= three <= 649
-        or 3528 <= four <= 3589
-        or two == 62
-    )
-
-
-def _find_card(text: str) -> Iterable[Span]:
-    for match in _CARD.finditer(text):
-        if is_card("".join(character for character in match.group() if character.isdecimal())):
-            yield match.span()
-
-
-_IPV4: Final = _known(r"(?<![\w.+-])(?:\d{1,3}\.){3}\d{1,3}(?![\w+-]|\.\d)")
-_IPV6: Final = _known(r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,35}(?![\w:])")
-_VERSION: Final = _known(
-    r"(?:\b(?:v|ver|version|versions|release|releases|rev|revision|build|firmware|driver|patch|update"
-    r"|upgrade|kernel|section|chapter|clause|oid)"
-    r"[ :.=]{0,3}|(?:[=<>~^]=|[<>~^])[ ]?)\Z",
-    re.IGNORECASE,
-)
-_RESOLVERS: Final = frozenset({"8.8.8.8", "8.8.4.4", "1.1.1.1", "1.0.0.1", "9.9.9.9"})
-_SMALL: Final = 32
-
-
-def _find_ip(text: str) -> Iterable[Span]:
-    if "." in text:
-        for match in _IPV4.finditer(text):
-            parts = match.group().split(".")
-            # All four small is how versions are written, and how one address in four thousand is.
-            if (
-                any(int(part) >= _SMALL for part in parts)
-                and _is_personal(match.group())
-                and not _VERSION.search(text[max(0, match.start() - 24) : match.start()])
-            ):
-                yield match.span()
-    if ":" in text:
-        for match in _IPV6.finditer(text):
-            if _is_personal(match.group()):
-                yield match.span()
-
-
-def _is_personal(written: str) -> bool:
-    # An address of a private network, of documentation or of a public resolver leads to no person.
-    try:
-        return ip_address(written).is_global and written not in _RESOLVERS
-    except ValueError:
-        return False
-
-
-_IBAN: Final = _known(r"(?<![\w-])[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?(?![\w-])")
-_COUNTRIES: Final = {
-    15: "NO",
-    16: "BE",
-    18: "DK FI NL",
-    19: "SI",
-    20: "AT EE LT LU",
-    21: "CH HR LI LV",
-    22: "BG DE GB IE RS",
-    23: "AE GI IL",
-    24: "AD CZ ES RO SA SE SK",
-    25: "PT",
-    26: "IS TR",
-    27: "FR GR IT MC SM",
-    28: "CY HU PL",
-    29: "BR UA",
-    31: "MT",
-}
-_IBAN_LENGTHS: Final = {
-    country: size for size, countries in _COUNTRIES.items() for country in countries.split()
-}
-
-
-def _find_iban(text: str) -> Iterable[Span]:
-    for match in _IBAN.finditer(text):
-        # What follows it in capitals may look like one more group.
-        size = _IBAN_LENGTHS.get(match.group()[:2], 0)
-        ends = [end for end, character in enumerate(match.group(), 1) if character != " "]
-        if 0 < size <= len(ends) and is_iban(match.group()[: ends[size - 1]]):
-            yield match.start(), match.start() + ends[size - 1]
-
-
-def is_iban(written: str) -> bool:
-    """
-    Tell whether a number of an account is sound: by the remainder of ISO 7064 (mod 97).
-    """
-    compact = written.replace(" ", "")
-    return int("".join(str(int(character, 36)) for character in compact[4:] + compact[:4])) % 97 == 1
-
-
-_KEY: Final = _known(
-    r"(?<![A-Za-z0-9])(?:"
-    r"sk-(?:proj-|ant-|or-)?[A-Za-z0-9_-]{20,200}"
-    r"|(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{16,200}+"
-    r"|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,255}"
-    r"|glpat-[A-Za-z0-9_-]{20,64}"
-    r"|xox[abeprs]-[A-Za-z0-9-]{10,250}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}"
-    r"|AIza[0-9A-Za-z_-]{35}"
-    r"|npm_[A-Za-z0-9]{36}|hf_[A-Za-z]{30,40}|pypi-[A-Za-z0-9_-]{32,255}"
-    r"|SG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}"
-    r"|eyJ[A-Za-z0-9_-]{10,2000}+\.eyJ[A-Za-z0-9_-]{10,4000}+\.[A-Za-z0-9_-]{10,1000}+"
-    r")(?![A-Za-z0-9])"
-    # To its end; where that is missing, as far as it looks like one.
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:(?:[^-]|-(?!----(?:END|BEGIN))){0,8000}+-----END [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-    r"|(?:(?:\s|\\[nr]){0,4}+[A-Za-z0-9+/=]{16,80}+){0,100}+)"
-)
-_KEY_STARTS: Final = (
-    "sk-",
-    "k_live_",
-    "k_test_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "github_pat_",
-    "glpat-",
-    "xox",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "npm_",
-    "hf_",
-    "pypi-",
-    "SG.",
-    "eyJ",
-    "PRIVATE KEY",
-)
-
-
-def _find_key(text: str) -> Iterable[Span]:
-    if any(start in text for start in _KEY_STARTS):
-        return [match.span() for match in _KEY.finditer(text)]
-    return []
-
-
-def _with_digits(find: Find) -> Detector:
-    return _personal(lambda text: find(text) if _DIGIT.search(text) else ())
-
-
-def _personal(find: Find) -> Detector:
-    return Detector(_as_seen(find), stable=True)
-
-
-DEFAULT_PII_PATTERNS: Final[dict[str, Detector]] = {
-    "email": _personal(_find_email),
-    "phone": _with_digits(_find_phone),
-    "ssn": _with_digits(_find_ssn),
-    "credit_card": _with_digits(_find_card),
-    "ip_address": _with_digits(_find_ip),
-    "iban": _with_digits(_find_iban),
-    "api_key": _personal(_find_key),
-}
-"""Personal data, and keys by the prefixes that their issuers gave them."""
