@@ -458,6 +458,9 @@ class State:
 
 
 state = State()
+version = object()
+"""Another one after each change: what was found out about who listens holds for as long as this one stands."""
+
 roots: list[type] = []
 """The event roots; every event class is below one of them."""
 
@@ -512,8 +515,10 @@ def invalidate(cls: type) -> None:
     """
     Have the plans of an event class and its subclasses compiled again at their next emit.
     """
+    global version
     for topic in family(cls):
         topic.namespace[PLAN] = None
+    version = object()
 
 
 def invalidate_all() -> None:
@@ -528,12 +533,14 @@ def rekey(cls: type, cid: str) -> None:
     """
     Forget what was compiled for one run, for an event class and its subclasses.
     """
+    global version
     for topic in family(cls):
         keyed: Keyed | None = topic.namespace[KEYED]
         if keyed is None:
             topic.namespace[PLAN] = None
         else:
             keyed.plans.pop(cid, None)
+    version = object()
 
 
 def built() -> int:
