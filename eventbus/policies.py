@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from ._attacks import DEFAULT_BLOCKED_PATTERNS
 from ._detectors import Detector
-from ._guardrails import GuardrailsHook, GuardrailViolation
+from ._guardrails import GuardrailsHook
+from ._inspection import GuardrailViolation
 from ._personal_data import DEFAULT_PII_PATTERNS
 from ._retrying import ModelRetryHook, is_transient
 from ._steering import SteeringDecision, SteeringHook, SteeringRequest

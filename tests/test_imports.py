@@ -51,6 +51,7 @@ OTHERS = {
     "_detectors": {"attrs"},
     "_texts": {"attrs"},
     "_guardrails": {"attrs"},
+    "_inspection": {"attrs"},
 }
 """What each module may import beside the standard library and its siblings; the rest of them nothing."""
 
