@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import attrs
 
+from ._durations import show_seconds, sound_seconds
 from ._lines import escape, stamp
 from ._plain import CUT
 from ._reader import add_tokens
@@ -52,12 +53,9 @@ _DEEPEST: Final = 12
 """How many levels are told apart by their indent."""
 
 _SHORTEST: Final = 1e-6
-_LONGEST: Final = 1e11
-"""Of the lengths that an axis may have, in seconds: numbers beyond them are no times of any run."""
 
 _TICKS: Final = 8
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-_CLOCK: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 _STATUSES: Final[Mapping[str | None, tuple[str, str]]] = {
     "completed": ("completed", "ok"),
@@ -191,7 +189,7 @@ class _Row:
 
     @property
     def start(self) -> str:
-        return f"+{show_seconds(self.node.offset)}" if _seconds(self.node.offset) else "+0"
+        return f"+{show_seconds(self.node.offset)}" if sound_seconds(self.node.offset) else "+0"
 
     @property
     def took(self) -> str:
@@ -361,18 +359,13 @@ def _choose(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _whole(rows: Iterable[_Row]) -> float:
-    ends = [_seconds(row.node.offset) + _seconds(row.node.duration) for row in rows]
+    ends = [sound_seconds(row.node.offset) + sound_seconds(row.node.duration) for row in rows]
     return max([_SHORTEST, *ends])
 
 
-def _seconds(seconds: float | None) -> float:
-    # The file may have been written by anybody.
-    return min(seconds, _LONGEST) if seconds is not None and seconds > 0 else 0.0
-
-
 def _place(row: _Row, whole: float) -> None:
-    start = _seconds(row.node.offset)
-    end = whole if row.status == "open" else start + _seconds(row.node.duration)
+    start = sound_seconds(row.node.offset)
+    end = whole if row.status == "open" else start + sound_seconds(row.node.duration)
     row.left, row.width = _percent(start / whole), _percent((end - start) / whole)
 
 
@@ -391,30 +384,6 @@ def _step(least: float) -> float:
         return next((step for step in _STEPS if step >= least), math.ceil(least / 86400) * 86400)
     power = 10.0 ** math.floor(math.log10(least))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= least * 0.999999)
-
-
-def show_seconds(seconds: float) -> str:
-    """
-    Write a duration with a unit that suits it: `340 µs`, `25.4 ms`, `3.21 s`, `2 min 5 s`, `1 h 2 min`.
-
-    Args:
-        seconds: How long; what is no number of seconds is 0.
-
-    Returns:
-        Three digits, or two units.
-    """
-    seconds = _seconds(seconds)
-    for limit, unit, factor in ((0.0009995, "µs", 1e6), (0.9995, "ms", 1e3), (59.95, "s", 1)):
-        if seconds < limit:
-            number = seconds * factor
-            digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
-            text = f"{number:.{digits}f}"
-            return f"{text.rstrip('0').rstrip('.') if '.' in text else text} {unit}"
-    larger, large, smaller, small = next(
-        units for units in _CLOCK if round(seconds / units[2]) >= units[0] // units[2]
-    )
-    whole, rest = divmod(round(seconds / smaller), larger // smaller)
-    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
 def _fill(rows: Sequence[_Row]) -> Counter[str]:

@@ -16,13 +16,13 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.table import Table
 from rich.text import Text
 
+from ._durations import show_seconds
 from ._lines import escape, stamp
 from ._plain import CUT
 from ._reader import Progress as Told
 from ._reader import StoredEvent, StoredRun, TraceStats, spellings
 from ._show import bar, draw, is_terminal, new_table, show_columns, write
 from ._stored import as_dict, as_list, level_of, line_of, summary_of
-from ._timeline import show_seconds
 from ._tree import Node
 
 _ID: Final = 17

@@ -136,7 +136,7 @@ def replay(
     except KeyboardInterrupt:
         interrupted = True
         _complain("Interrupted; this is what was replayed so far.")
-    _show_summary(summary, told)
+    _show_summary(summary, told, has_lines=store is None)
     if failed := summary.events[catalog.InferenceFailedEvent] if store is None and not interrupted else 0:
         # Of a recorded conversation, that is; a stored run may have failed by itself.
         show_note(
@@ -215,14 +215,14 @@ def _replay_store(path: str, run: str | None, limit: int | None, summary: Summar
                 advance()
 
 
-def _show_summary(summary: Summary, told: _Told) -> None:
+def _show_summary(summary: Summary, told: _Told, *, has_lines: bool) -> None:
     order = {cls: place for place, cls in enumerate(_catalog())}
     by_type = sorted(summary.events.items(), key=lambda item: order.get(item[0], len(order)))
     by_calls = sorted(summary.tools.items(), key=lambda item: (-item[1].calls, item[0]))
     show_counts(
         {
             "runs": summary.runs,
-            "lines not replayed": told.problems,
+            **({"lines not replayed": told.problems} if has_lines else {}),
             "events": summary.total,
             "seconds": summary.seconds,
             "events per second": round(summary.rate),

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from eventbus import ApproveToolCallEvent, Hook, Run, ToolCall, _timeline, catalog, on, trace
 from eventbus._lines import escape
 from eventbus._reader import StoredEvent, StoredRun
-from eventbus._timeline import PAYLOADS, SPANS, VALUE, render, show_seconds, write_page
+from eventbus._timeline import PAYLOADS, SPANS, VALUE, render, write_page
 from eventbus._tree import Node
 from eventbus.cli import cli
 
@@ -525,32 +525,6 @@ class TestBounds:
 
 
 class TestTimes:
-    @pytest.mark.parametrize(
-        ("seconds", "shown"),
-        [
-            (0, "0 µs"),
-            (0.00034, "340 µs"),
-            (0.0009996, "1 ms"),
-            (0.02545, "25.4 ms"),
-            (0.25, "250 ms"),
-            (0.9996, "1 s"),
-            (3.214, "3.21 s"),
-            (30, "30 s"),
-            (59.94, "59.9 s"),
-            (59.96, "1 min"),
-            (125, "2 min 5 s"),
-            (3599.6, "1 h"),
-            (3725, "1 h 2 min"),
-            (86400, "1 d"),
-            (40 * 86400 + 7200, "40 d 2 h"),
-        ],
-    )
-    def test_a_duration_has_a_unit_that_suits_it(self, seconds: float, shown: str) -> None:
-        """
-        Three digits, or two units.
-        """
-        assert shown == show_seconds(seconds)
-
     @given(st.floats(min_value=1e-9, max_value=1e9))
     def test_an_axis_has_a_handful_of_round_times(self, whole: float) -> None:
         """
