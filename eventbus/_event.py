@@ -323,9 +323,9 @@ def _own_fields(cls: type) -> dict[str, Any]:
     }
 
 
-def _check_fields(cls: type[EventRoot]) -> None:
+def _check_fields(cls: type[EventRoot], fields: dict[str, Any]) -> None:
     taken: dict[str, str] = {field.alias: field.name for field in getattr(cls, "__attrs_attrs__", ())}
-    for name, assigned in _own_fields(cls).items():
+    for name, assigned in fields.items():
         where = f"{cls.__qualname__}.{name}"
         if name in cls._reserved or name.startswith(INSTANCE_OF):
             msg = (
@@ -377,10 +377,10 @@ def _check_default(cls: type[EventRoot], name: str, assigned: object) -> None:
 
 def _define(cls: type[EventRoot], channel: str | None) -> None:
     is_root = not cls._reserved
-    if not is_root:
-        _check_fields(cls)
-    stated = None if channel is None else _channels.check_stated(cls, channel)
     fields = _own_fields(cls)
+    if not is_root:
+        _check_fields(cls, fields)
+    stated = None if channel is None else _channels.check_stated(cls, channel)
     cls._own_methods = frozenset(name for name in _FROM_ROOT if name in cls.__dict__)
     attrs.define(
         cls,
