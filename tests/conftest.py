@@ -5,7 +5,9 @@ What every test gets: an empty bus, the default settings afterwards, and a check
 from __future__ import annotations
 
 import gc
+import signal
 
+import hypothesis
 import pytest
 
 from eventbus import _settings, drain, stats
@@ -14,6 +16,16 @@ from eventbus.testing import isolated
 
 PATIENCE = 10.0
 """Seconds that what a test has scheduled may take to end; a test that needs them all has hung."""
+
+# How long an example takes says something of the machine alone.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As for what a shell runs in the background; the processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
