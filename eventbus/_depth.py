@@ -201,7 +201,10 @@ class _Stack:
 
 def _link(frame: FrameType) -> tuple[Any, Any]:
     names = frame.f_locals
-    return names["event"], names.get("receiver")
+    if "first" not in names:
+        return names["event"], names.get("receiver")
+    _, _, receiver = names["plan"].steps[id(names["first"])]
+    return names["event"], receiver
 
 
 def _active_levels() -> Iterator[Level]:

@@ -28,7 +28,7 @@ def deliver(plan: Plan, event: Any) -> None:
     Call the handlers of a plan, in order, on this thread; what they raise is the event's own matter.
 
     Args:
-        plan: `(when, call, receiver)` for each handler; a snapshot, which no change disturbs.
+        plan: What is called first of each handler.
         event: An instance of an event class.
 
     Raises:
@@ -42,10 +42,14 @@ def deliver(plan: Plan, event: Any) -> None:
             return
     errors: list[Exception] | None = None
     try:
-        for when, call, receiver in plan:
+        for first in plan:
             try:
-                if when is None or when(event):
-                    result = call(event)
+                result = first(event)
+                # What nearly all handlers return, and what a predicate says no with.
+                if result is not None and result is not False:
+                    when, call, receiver = plan.steps[id(first)]
+                    if when is not None:
+                        result = call(event) if result else None
                     if result is not None:
                         event._returned(receiver, result)
             except Exception as error:
@@ -53,6 +57,7 @@ def deliver(plan: Plan, event: Any) -> None:
                     # Without a call: there may be no stack left for one.
                     trips[OVERFLOW] = error
                 try:
+                    _, _, receiver = plan.steps[id(first)]
                     errors = event._failed(receiver, error, errors)
                 except RecursionError:  # pragma: no cover - nor has a tracer room here
                     if not event._fails_open:
@@ -84,7 +89,7 @@ async def adeliver(plan: Plan, event: Any) -> None:
     errors: list[Exception] | None = None
     level = enter(event)
     try:
-        for when, call, receiver in plan:
+        for when, call, receiver in plan.steps.values():
             level.receiver = receiver
             try:
                 if when is None or when(event):

@@ -113,7 +113,7 @@ def compile_emit(
     namespace.update(
         _eb_cls=cls,
         _eb_new=object.__new__,
-        _eb_renew=topic.renew,
+        _eb_topic=topic,
         _eb_current=correlation_id_var.get,
         _eb_clock=_clock,
         _eb_freeze=freeze,
@@ -136,7 +136,7 @@ def compile_emit(
             if made:
                 namespace[f"_eb_factory_{field.alias}"] = field.default.factory
 
-    lines = [f"{'async ' if prefix else ''}def {name}({_parameters(given)}):", " global _eb_BUILT"]
+    lines = [f"{'async ' if prefix else ''}def {name}({_parameters(given)}):"]
     lines += [_OF_RUN] if name == BUILD else _planned(always=always, ends_run=ends_run)
     hidden = {field.name: field.alias for field in fields if not field.init or field.alias != field.name}
     if hidden:
@@ -146,7 +146,7 @@ def compile_emit(
     lines += [
         " if _eb_extra:",
         '  _eb_event.__dict__["_extra"] = {k: _eb_freeze(v) for k, v in _eb_extra.items()}',
-        " _eb_BUILT += 1",
+        " _eb_topic.built += 1",
     ]
     if name != BUILD:
         lines += _delivered(f"{'await ' if prefix else ''}_eb_{prefix}deliver", ends_run=ends_run)
@@ -163,12 +163,12 @@ def compile_emit(
 def _planned(*, always: bool, ends_run: bool) -> list[str]:
     lines = [" _eb_plan = _eb_PLAN"]
     if always:
-        lines += [" if _eb_plan is None:", "  _eb_plan = _eb_renew()"]
+        lines += [" if _eb_plan is None:", "  _eb_plan = _eb_topic.renew()"]
     else:
         lines += [
             " if not _eb_plan:",
             "  if _eb_plan is None:",
-            "   _eb_plan = _eb_renew()",
+            "   _eb_plan = _eb_topic.renew()",
             "  if not _eb_plan and not _eb_KEYED:",
         ]
         if ends_run:

@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 Order: TypeAlias = tuple[int, int]
-Plan: TypeAlias = tuple[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], "Receiver"], ...]
+Step: TypeAlias = tuple[Callable[[Any], Any] | None, Callable[[Any], Any], "Receiver"]
 
 PLAN: Final = "_eb_PLAN"
 KEYED: Final = "_eb_KEYED"
-BUILT: Final = "_eb_BUILT"
 
 INSTANCE_OF: Final = "_instance_of_"
 """Begins the key under which a hook's instance rides on an event."""
@@ -46,7 +45,7 @@ INSTANCE_OF: Final = "_instance_of_"
 SPARE_PLACES: Final = 64
 """How many places of gone functions may be left before they are looked for."""
 
-_gone: Final = {BUILT: 0}
+_gone: Final = [0]
 """What classes had counted that are no more, such as those replaced by a reload."""
 
 lock = threading.RLock()
@@ -169,6 +168,37 @@ class Receiver:
         What receivers are sorted by.
         """
         return (self.priority, self.order)
+
+
+class Plan(tuple[Callable[[Any], Any], ...]):
+    """
+    What is called for an event, in order: of each handler its predicate, or the handler itself without one.
+
+    A snapshot, which no change disturbs.
+
+    Attributes:
+        steps: `(when, call, receiver)` for each handler, in order, by the id of what is called of it first.
+    """
+
+    steps: dict[int, Step]
+
+    def __new__(cls, steps: Iterable[Step] = ()) -> Plan:
+        """
+        Make a plan of `(when, call, receiver)` for each handler.
+        """
+        by_id: dict[int, Step] = {}
+        called: list[Callable[[Any], Any]] = []
+        for step in steps:
+            when, call, _ = step
+            first = call if when is None else when
+            if id(first) in by_id:
+                # Several handlers may share a predicate.
+                first = functools.partial(first)
+            by_id[id(first)] = step
+            called.append(first)
+        plan = super().__new__(cls, called)
+        plan.steps = by_id
+        return plan
 
 
 class EventSignal(Signal):
@@ -310,11 +340,11 @@ class Topic:
     What the bus keeps for one event class.
 
     `namespace` holds the globals of the class's compiled `emit`: `_eb_PLAN` is the plan, or None when it must
-    be compiled again; `_eb_KEYED` the subscriptions to single runs, once there is one; `_eb_BUILT` counts the
+    be compiled again; `_eb_KEYED` the subscriptions to single runs, once there is one. `built` counts the
     events.
     """
 
-    __slots__ = ("channel", "cls", "namespace", "protected", "reverse", "stated")
+    __slots__ = ("built", "channel", "cls", "namespace", "protected", "reverse", "stated")
 
     def __init__(self, cls: type, channel: str, *, stated: bool) -> None:
         self.cls = cls
@@ -322,11 +352,12 @@ class Topic:
         self.stated = stated
         self.protected = False
         self.reverse = False
-        self.namespace: dict[str, Any] = {PLAN: None, KEYED: None, BUILT: 0}
+        self.built = 0
+        self.namespace: dict[str, Any] = {PLAN: None, KEYED: None}
 
-    # The defaults are there for the interpreter's exit, when the module's globals may be gone.
-    def __del__(self, gone: dict[str, int] = _gone, built: str = BUILT) -> None:
-        gone[built] += self.namespace[built]
+    # The default is there for the interpreter's exit, when the module's globals may be gone.
+    def __del__(self, gone: list[int] = _gone) -> None:
+        gone[0] += self.built
 
     def plan(self) -> Plan:
         """
@@ -389,7 +420,7 @@ class Keyed:
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.plans: dict[str, Plan] = {}
-        self._common: Plan = ()
+        self._common = Plan()
         self._targets: frozenset[Hashable] = frozenset()
 
     def plan_for(self, cid: str | None, common: Plan) -> Plan:
@@ -415,14 +446,15 @@ class Keyed:
         # What compiling all of them gives, at the cost of the run's own alone; None where it has to be done.
         common = self.topic.plan()
         if self._common is not common:
-            self._common, self._targets = common, frozenset(receiver.target for _, _, receiver in common)
+            self._common = common
+            self._targets = frozenset(receiver.target for _, _, receiver in common.steps.values())
         targets = {receiver.target for receiver in extra}
         if self.topic.reverse or not targets.isdisjoint(self._targets):
             return None
-        plan = list(common)
-        for step in compile_plan(self.topic, extra):
-            bisect.insort(plan, step, key=lambda other: other[2].place)
-        return tuple(plan)
+        steps = list(common.steps.values())
+        for step in compile_plan(self.topic, extra).steps.values():
+            bisect.insort(steps, step, key=lambda other: other[2].place)
+        return Plan(steps)
 
 
 class Closeable(Protocol):
@@ -547,8 +579,7 @@ def built() -> int:
     """
     Return how many events were built.
     """
-    counted: list[int] = [topic.namespace[BUILT] for root in roots for topic in family(root)]
-    return _gone[BUILT] + sum(counted)
+    return _gone[0] + sum(topic.built for root in roots for topic in family(root))
 
 
 def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
@@ -566,7 +597,7 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
     for receiver in (group[0] for group in groups.values()):
         if receiver.per_event is not None:
             per_hook.setdefault(receiver.per_event[0], []).append(receiver)
-    plan: list[tuple[Callable[[Any], Any] | None, Callable[[Any], Any], Receiver]] = []
+    steps: list[Step] = []
     for first, *others in groups.values():
         when = _any_of([first, *others], fails_closed=topic.protected) if others else first.when
         call = first.call
@@ -581,10 +612,8 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
         if topic.protected:
             call = _authored(call, first)
             when = None if when is None else _authored(when, first)
-        plan.append((when, call, first))
-    if topic.reverse:
-        plan.reverse()
-    return tuple(plan)
+        steps.append((when, call, first))
+    return Plan(reversed(steps) if topic.reverse else steps)
 
 
 def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], Any]:

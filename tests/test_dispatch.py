@@ -277,6 +277,32 @@ class TestFailOpen:
         assert ["other"] == seen
         assert [("Audit", "Audit.audit", AttributeError)] == failures(recorder)
 
+    def test_handlers_that_share_a_predicate_are_told_apart(self):
+        """What raises is reported as the handler it belongs to, and each is called with its own."""
+        seen = []
+
+        def is_one(event):
+            return 1 / (2 - event.number)
+
+        class Audit(Hook):
+            @on(Placed, when=is_one)
+            def first(self, event):
+                seen.append("first")
+
+            @on(Placed, when=is_one)
+            def second(self, event):
+                raise ValueError
+
+        with capture(Event) as recorder:
+            Placed.emit(number=1)
+            Placed.emit(number=2)
+        assert ["first"] == seen
+        assert [
+            ("Audit", "Audit.second", ValueError),
+            ("Audit", "Audit.first", ZeroDivisionError),
+            ("Audit", "Audit.second", ZeroDivisionError),
+        ] == failures(recorder)
+
     def test_the_line_has_handler_event_error_and_run(self, caplog):
         """One HOOK FAIL line, with traceback for those who want it."""
         configure(logger=logging.getLogger("bus"))
