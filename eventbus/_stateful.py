@@ -8,13 +8,16 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from . import _registry
 from ._counters import counters
 from ._errors import HandlerLockTimeoutError
 from ._report import notice
 from ._settings import settings
+
+SPARE_BYTES: Final = 1_024
+"""What a dict may keep for later keys when it is empty: Python leaves it as large as it has once been."""
 
 
 class RunLock:
@@ -28,14 +31,15 @@ class RunLock:
         lock: Re-entrant: a handler may emit to others of its run.
         holder: The innermost handler that has it, by name.
         ended: Whether the run has ended; what its handlers still do leaves nothing behind.
+        left: Whether something has left that was kept for the run; its holder then looks what still is.
     """
 
-    __slots__ = ("ended", "holder", "lock")
+    __slots__ = ("ended", "holder", "left", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.holder: str | None = None
-        self.ended = False
+        self.ended = self.left = False
 
 
 class Instances:
@@ -43,7 +47,7 @@ class Instances:
     The instances of one stateful hook, by correlation id, least recently used first.
     """
 
-    __slots__ = ("_capacity", "_hook", "_lock_timeout", "_state", "by_run")
+    __slots__ = ("_capacity", "_closed", "_hook", "_lock_timeout", "_newest", "_state", "by_run")
 
     def __init__(self, hook: type, capacity: int | None, lock_timeout: float | None) -> None:
         self._hook = hook
@@ -51,6 +55,9 @@ class Instances:
         self._lock_timeout = lock_timeout
         # Of the registry it was made in, which may be set aside.
         self._state = _registry.state
+        self._closed = False
+        # The run whose instance has been marked as used last; None if another has come since.
+        self._newest: str | None = None
         self.by_run: OrderedDict[str, Any] = OrderedDict()
 
     def open(self) -> None:
@@ -63,57 +70,80 @@ class Instances:
         """
         Drop all instances.
         """
+        self._closed = True
         self._state.tables.pop(id(self), None)
         for cid in list(self.by_run):
             self.by_run.pop(cid, None)
             _let_go(self._state, cid)
 
+    def drop(self, cid: str) -> None:
+        """
+        Drop the instance of a run.
+        """
+        self.by_run.pop(cid, None)
+        _shrink(self.by_run)
+
     def bind(self, method: Callable[[Any, Any], Any], name: str) -> Callable[[Any], Any]:
         """
         Return a callable that calls `method` on the instance of the event's run, holding the run's lock.
         """
-        hook, by_run, state = self._hook, self.by_run, self._state
-        locks, tables, place = state.locks, state.tables, id(self)
+        by_run, state, locks = self.by_run, self._state, self._state.locks
 
         def call(event: Any) -> Any:
             cid = event.correlation_id
             if cid is None:
-                return method(hook(), event)
+                return method(self._hook(), event)
             # As in `_locked`, without its call: nearly always the lock is there, and free.
             run = locks.get(cid)
             if run is None or not run.lock.acquire(False):
                 run = self._locked(cid, name, event)
-            elif locks.get(cid) is not run:  # pragma: no cover - the run has ended between these steps
+            elif run.left:
                 run.lock.release()
                 run = self._locked(cid, name, event)
             holder, run.holder = run.holder, name
             try:
-                instance = by_run.get(cid)
-                if instance is None:
-                    instance = by_run[cid] = hook()
-                    self._make_room()
-                else:
-                    try:
+                try:
+                    instance = by_run[cid]
+                    # Until it holds: threads that mark their runs at one time agree in the end.
+                    while self._newest is not cid:
+                        self._newest = cid
                         by_run.move_to_end(cid)
-                    except KeyError:  # pragma: no cover - another thread has ended or evicted it just now
-                        by_run[cid] = instance
-                        self._make_room()
+                except KeyError:
+                    instance = None
+                if instance is None:
+                    instance = self._make(cid, run)
                 return method(instance, event)
             finally:
                 run.holder = holder
                 run.lock.release()
-                # After the release: who ends the run from now on finds the lock free, and lets go himself.
-                if run.ended or cid not in by_run or place not in tables:
+                # After the release: who drops something from now on finds the lock free, and looks himself.
+                if run.left:
                     _let_go(state, cid)
 
         return call
+
+    def _make(self, cid: str, run: RunLock) -> Any:
+        try:
+            instance = self._hook()
+            with _registry.lock:
+                instance = self.by_run.setdefault(cid, instance)
+            self._newest = None
+        except BaseException:
+            run.left = True
+            raise
+        self._make_room()
+        if self._closed:
+            run.left = True
+        return instance
 
     def _locked(self, cid: str, name: str, event: Any) -> RunLock:
         locks = self._state.locks
         while True:
             run = locks.get(cid)
             if run is None:
-                run = locks.setdefault(cid, RunLock())
+                run = RunLock()
+                with _registry.lock:
+                    run = locks.setdefault(cid, run)
             if not run.lock.acquire(blocking=False):
                 self._wait(run, name, event)
             if locks.get(cid) is run:
@@ -164,7 +194,7 @@ def end_run(cid: str | None) -> None:
     # A handler that is still inside finishes with the instance it has, and takes the lock away with it.
     run.ended = True
     for table in list(state.tables.values()):
-        table.by_run.pop(cid, None)
+        table.drop(cid)
     _let_go(state, cid)
 
 
@@ -186,20 +216,35 @@ def _let_go(state: _registry.State, cid: str) -> None:
     # Drop a run's lock if nothing is kept for it; a run that has ended keeps nothing. Who does not get the
     # lock need not wait: its holder comes here when he has let go of it.
     run = state.locks.get(cid)
-    if run is None or not run.lock.acquire(blocking=False):
+    if run is None:  # pragma: no cover - another thread has done it just now
+        return
+    run.left = True
+    if not run.lock.acquire(blocking=False):
         return
     try:
         if run.holder is not None:
             return
+        run.left = run.ended
         tables = list(state.tables.values())
         if run.ended:
             for table in tables:
-                table.by_run.pop(cid, None)
+                table.drop(cid)
         if not any(cid in table.by_run for table in tables) and state.locks.get(cid) is run:
+            # Seen by who has taken it from the dict and not yet acquired it.
+            run.left = True
             # Unless a signal handler or a finalizer has come in between, and has done it.
             state.locks.pop(cid, None)
+            _shrink(state.locks)
     finally:
         run.lock.release()
+
+
+def _shrink(table: dict[str, Any]) -> None:
+    # Who adds to it holds the lock.
+    if not table and table.__sizeof__() > SPARE_BYTES:
+        with _registry.lock:
+            if not table:  # pragma: no branch - a run may have begun just now
+                table.clear()
 
 
 def _after_fork() -> None:  # pragma: no cover - in a forked child, which ends without a report

@@ -356,7 +356,7 @@ def test_it_leaves_no_cycle(what: str) -> None:
 
 def test_open_runs_of_a_stateful_hook_are_small() -> None:
     """
-    Beside its instance, a run costs a stateful hook at most 300 bytes, and nearly none after its end.
+    Beside its instance, a run costs a stateful hook at most 300 bytes, and none after its end.
     """
     number = 2_000
 
@@ -369,6 +369,8 @@ def test_open_runs_of_a_stateful_hook_are_small() -> None:
 
     ids = [f"{count:032x}" for count in range(number)]
     instances: list[Any] = [None] * number
+    for event_class in (InferenceStartedEvent, InferenceCompletedEvent):
+        event_class.emit(agent="sundae", correlation_id=ids[0])
     gc.collect()
     tracemalloc.start()
     try:
@@ -389,4 +391,4 @@ def test_open_runs_of_a_stateful_hook_are_small() -> None:
         tracemalloc.stop()
 
     assert (during - alone) / number <= 300
-    assert after / number <= 80
+    assert after / number <= 4

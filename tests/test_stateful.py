@@ -404,6 +404,19 @@ class TestEnds:
         assert 0 == stateful.kept()
         assert before == stats()["evicted"]
 
+    def test_what_many_runs_needed_is_given_back(self):
+        """After many runs at one time the tables have no more room than for a few."""
+        counting()
+        ids = [str(number) for number in range(5_000)]
+        for cid in ids:
+            Placed.emit(correlation_id=cid)
+        state = stateful._registry.state
+        (table,) = state.tables.values()
+        assert stateful.SPARE_BYTES < min(state.locks.__sizeof__(), table.by_run.__sizeof__())
+        for cid in ids:
+            Finished.emit(correlation_id=cid)
+        assert stateful.SPARE_BYTES >= max(state.locks.__sizeof__(), table.by_run.__sizeof__())
+
     def test_an_end_inside_a_handler(self):
         """A handler that ends its own run goes on with its instance; what it emits then leaves nothing."""
         seen = []
@@ -520,6 +533,13 @@ class TestCapacity:
         for cid in ("a", "b", "a", "c", "b", "a"):
             Placed.emit(correlation_id=cid)
         assert [("a", 1), ("b", 1), ("a", 2), ("c", 1), ("b", 1), ("a", 1)] == seen
+
+    def test_a_new_run_is_used_later_than_those_before(self):
+        """A run that is used before and after another begins has been used last."""
+        seen = counting(stateful_capacity=2)
+        for cid in ("a", "b", "a", "c", "a", "d", "a"):
+            Placed.emit(correlation_id=cid)
+        assert [("a", 1), ("b", 1), ("a", 2), ("c", 1), ("a", 3), ("d", 1), ("a", 4)] == seen
 
     def test_it_is_a_warning_and_a_counter(self, caplog):
         """Each eviction is told in a line with the run's id, and counted."""
