@@ -57,7 +57,7 @@ def _make_encode() -> Callable[[Any], str]:
     separators = (encoder.key_separator, encoder.item_separator)
     try:
         chunks = make(None, encoder.default, encode_basestring, None, *separators, False, False, True)
-    except TypeError:  # pragma: no cover - an interpreter that has none, or another
+    except TypeError:  # pragma: no cover - where json has no C encoder, or its arguments differ
         return encoder.encode
     return lambda value: "".join(chunks(value, 0))
 

@@ -259,7 +259,7 @@ def _check_identity(path: str, application: int, version: int) -> None:
 @contextlib.contextmanager
 def _makers_apart(directory: str) -> Generator[None]:
     # Two processes that make, or move aside, one file at a time would each take the other's for stale.
-    if fcntl is None:  # pragma: no cover - as above
+    if fcntl is None:  # pragma: no cover - Windows, where makers of one file are not kept apart
         yield
         return
     descriptor = os.open(directory, os.O_RDONLY)

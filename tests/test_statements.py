@@ -1,10 +1,11 @@
 """
-The tables of the contract's statements and of the guarantees: each names tests, and each of these exists.
+The tables of the contract's statements and of the guarantees: each names tests by their ids, and each exists.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -27,16 +28,17 @@ def place(section):
     return (section.startswith("case"), int(section.removeprefix("case ")))
 
 
+@functools.cache
 def defined_in(path):
-    """Return the names of the tests in a file, those in classes with and without their class."""
+    """Return the ids of the tests in a file, as pytest takes them below its name: a method's has its class."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        inner = node.body if isinstance(node, ast.ClassDef) else [node]
-        for function in inner:
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                found.add(function.name)
-                if isinstance(node, ast.ClassDef):
-                    found.add(f"{node.name}::{function.name}")
+        prefix, inner = (f"{node.name}::", node.body) if isinstance(node, ast.ClassDef) else ("", [node])
+        found |= {
+            f"{prefix}{each.name}"
+            for each in inner
+            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name.startswith("test_")
+        }
     return found
 
 
@@ -44,7 +46,7 @@ def defined_in(path):
 def test_each_row_names_tests_that_exist(row):
     """A row has a section, a statement and at least one test; every test it names is there."""
     match = ROW.match(row)
-    assert match, "a row reads: | section | statement | `test_file.py::test_name`, ... |"
+    assert match, "a row reads: | section | statement | `test_file.py::TestClass::test_name`, ... |"
     named = TEST.findall(match["tests"])
     assert named
     assert match["tests"] == ", ".join(f"`{file}::{name}`" for file, name in named)
