@@ -30,7 +30,7 @@ def place(section):
 
 @functools.cache
 def defined_in(path):
-    """Return the ids of the tests in a file, as pytest takes them below its name: a method's has its class."""
+    """Return the ids of the tests in a file, as pytest takes them below its name: methods with the class."""
     found = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         prefix, inner = (f"{node.name}::", node.body) if isinstance(node, ast.ClassDef) else ("", [node])
