@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from types import BuiltinMethodType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from blinker import ANY, Signal
@@ -193,12 +193,21 @@ class Plan(tuple[Callable[[Any], Any], ...]):
             first = call if when is None else when
             if id(first) in by_id:
                 # Several handlers may share a predicate.
-                first = functools.partial(first)
+                first = _another(first)
             by_id[id(first)] = step
             called.append(first)
         plan = super().__new__(cls, called)
         plan.steps = by_id
         return plan
+
+
+def _another(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    # Another object that does what `fn` does. A function's twin is called without one step more.
+    if not isinstance(fn, FunctionType):
+        return functools.partial(fn)
+    twin = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    twin.__kwdefaults__ = fn.__kwdefaults__
+    return twin
 
 
 class EventSignal(Signal):

@@ -5,6 +5,7 @@ Delivery: the order, the snapshot, failures that stay inside, and what is raised
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import socket
@@ -277,19 +278,23 @@ class TestFailOpen:
         assert ["other"] == seen
         assert [("Audit", "Audit.audit", AttributeError)] == failures(recorder)
 
-    def test_handlers_that_share_a_predicate_are_told_apart(self):
+    @pytest.mark.parametrize("wrap", [lambda when: when, functools.partial], ids=["function", "partial"])
+    def test_handlers_that_share_a_predicate_are_told_apart(self, wrap):
         """What raises is reported as the handler it belongs to, and each is called with its own."""
         seen = []
+        limit = 2
 
-        def is_one(event):
-            return 1 / (2 - event.number)
+        def may(event, *, least=1):
+            return least / (limit - event.number)
+
+        when = wrap(may)
 
         class Audit(Hook):
-            @on(Placed, when=is_one)
+            @on(Placed, when=when)
             def first(self, event):
                 seen.append("first")
 
-            @on(Placed, when=is_one)
+            @on(Placed, when=when)
             def second(self, event):
                 raise ValueError
 
