@@ -71,7 +71,7 @@ from eventbus import (
     on,
     writable,
 )
-from eventbus.testing import capture
+from eventbus.testing import capture, frozen_clock
 
 CALL = ToolCall("call_1", "lookup", {"order": "A1"})
 ANSWER = ModelResponse("done")
@@ -1095,7 +1095,7 @@ class TestTools:
         assert ["A1"] == list(result.data)
 
     def test_calls_that_share_an_id(self):
-        """Calls with one id are told apart by span ids, each with its own duration (CASES 18)."""
+        """Calls with one id are told apart by span ids (CASES 18)."""
         with capture() as recorder, Run() as run:
             run.call_tools([CALL] * 5, {"lookup": lookup}, parallel=5)
         started = [event.span_id for event in recorder.of(ToolCallStartedEvent)]
@@ -1554,7 +1554,7 @@ class TestParallel:
     """Tools on threads."""
 
     def test_each_call_has_its_own(self):
-        """Each call has its own Before and After, id, span and duration; results come in call order."""
+        """Each call has its own Before and After, id and span; results come in call order."""
         ids: dict[type, list[str]] = collections.defaultdict(list)
         for gate in (BeforeToolCallEvent, ApproveToolCallEvent, AfterToolCallEvent):
             gate.subscribe(lambda event: ids[type(event)].append(event.tool_call.id))
@@ -1570,6 +1570,36 @@ class TestParallel:
         assert [0, 1, 2, 3] == [result.data for _, result in pairs]
         assert [sorted(call.id for call in calls)] * 3 == [sorted(found) for found in ids.values()]
         assert 4 == len({event.span_id for event in recorder.of(ToolCallCompletedEvent)})
+
+    @pytest.mark.parametrize("ids", [["call_0"] * 5, list("abcde")], ids=["of one id", "of their own"])
+    def test_each_end_has_its_start_s_span_and_duration(self, ids):
+        """Calls that begin one after another, and end in the opposite order, are not mixed up (CASES 18)."""
+        may_begin = {n: threading.Event() for n in range(5)}
+        may_end = {n: threading.Event() for n in range(-1, 5)}
+
+        def begun(event):
+            n = event.tool_call.input["n"]
+            clock.tick()
+            (may_end[n] if n == 4 else may_begin[n + 1]).set()
+
+        def tool(n):
+            assert may_end[n].wait(10)
+            clock.tick()
+            return n
+
+        may_begin[0].set()
+        BeforeToolCallEvent.subscribe(lambda event: may_begin[event.tool_call.input["n"]].wait(10))
+        ToolCallStartedEvent.subscribe(begun)
+        ToolCallCompletedEvent.subscribe(lambda event: may_end[event.tool_call.input["n"] - 1].set())
+        calls = [ToolCall(cid, "tool", {"n": n}) for n, cid in enumerate(ids)]
+        with frozen_clock() as clock, capture() as recorder, Run() as run:
+            run.call_tools(calls, {"tool": tool}, parallel=5)
+        started = {event.span_id: event.tool_call for event in recorder.of(ToolCallStartedEvent)}
+        ended = [
+            (started[event.span_id], event.tool_call, event.result.data, event.duration)
+            for event in recorder.of(ToolCallCompletedEvent)
+        ]
+        assert [(calls[n], calls[n], n, 10.0 - 2 * n) for n in (4, 3, 2, 1, 0)] == ended
 
     def test_the_context_is_carried(self):
         """Id and context variables are there inside the tools, and what they set stays inside (CASES 5)."""
