@@ -87,14 +87,17 @@ class Instances:
         """
         Return a callable that calls `method` on the instance of the event's run, holding the run's lock.
         """
-        by_run, state, locks = self.by_run, self._state, self._state.locks
+        by_run, locks = self.by_run, self._state.locks
 
         def call(event: Any) -> Any:
             cid = event.correlation_id
             if cid is None:
                 return method(self._hook(), event)
             # As in `_locked`, without its call: nearly always the lock is there, and free.
-            run = locks.get(cid)
+            try:
+                run = locks[cid]
+            except KeyError:
+                run = None
             if run is None or not run.lock.acquire(False):
                 run = self._locked(cid, name, event)
             elif run.left:
@@ -118,7 +121,7 @@ class Instances:
                 run.lock.release()
                 # After the release: who drops something from now on finds the lock free, and looks himself.
                 if run.left:
-                    _let_go(state, cid)
+                    _let_go(self._state, cid)
 
         return call
 
