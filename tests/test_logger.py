@@ -230,6 +230,21 @@ def test_a_real_handler_that_fails_has_its_line():
     assert CID == parse_line(lines[1]).cid
 
 
+def test_a_real_predicate_that_fails_has_its_line():
+    """So does what a `when` raises: as its handler's, with the place in the predicate."""
+
+    class RefundAuditHook(Hook):
+        @on(ToolCallCompletedEvent, when=lambda event: logged.raise_in_tools(ValueError("no ledger")))
+        def audit(self, event):
+            raise NotImplementedError
+
+    lines = lines_of(ToolCallCompletedEvent(tool_call=LOOKUP, **AT).publish)
+
+    failed = f"HOOK FAIL RefundAuditHook.audit on=ToolCallCompletedEvent ValueError: no ledger {FRAMES}"
+    assert failed == lines[1].split(" ", 2)[2]
+    assert CID == parse_line(lines[1]).cid
+
+
 def test_a_real_handler_that_is_slow_has_its_line():
     """A handler that took longer than `slow_handler` comes out as a HOOK SLOW line with its seconds."""
     configure(slow_handler=1e-9)

@@ -293,14 +293,16 @@ class TestTree:
         """Two calls of one tool that share an id are beside each other, each with its own duration."""
         InferenceStartedEvent.emit(agent="sundae", span_id="0" * 16, **AT)
         call = ToolCall("call_0", "lookup")
+        later = {**AT, "timestamp": NOON + 1}
         ToolCallStartedEvent.emit(tool_call=call, span_id="a" * 16, **AT)
-        ToolCallStartedEvent.emit(tool_call=call, span_id="b" * 16, **AT)
-        ToolCallCompletedEvent.emit(tool_call=call, span_id="b" * 16, duration=2.0, **AT)
-        ToolCallCompletedEvent.emit(tool_call=call, span_id="a" * 16, duration=3.0, **AT)
+        ToolCallStartedEvent.emit(tool_call=call, span_id="b" * 16, **later)
+        ToolCallCompletedEvent.emit(tool_call=call, span_id="a" * 16, duration=2.0, **AT)
+        ToolCallCompletedEvent.emit(tool_call=call, span_id="b" * 16, duration=3.0, **AT)
         InferenceCompletedEvent.emit(span_id="0" * 16, duration=4.0, **AT)
         assert [("invoke_agent sundae", "execute_tool lookup", "execute_tool lookup")] == telemetry.tree()
-        lasted = [span.end_time - span.start_time for span in telemetry.named("execute_tool lookup")]
-        assert [2_000_000_000, 3_000_000_000] == lasted
+        second = 1_000_000_000
+        spans = [(span.start_time, span.end_time) for span in telemetry.named("execute_tool lookup")]
+        assert [(START, START + 2 * second), (START + second, START + 4 * second)] == spans
 
     def test_the_application_s_span_is_the_parent(self, telemetry):
         """A span that is active where the run begins is around it, and still the active one inside."""

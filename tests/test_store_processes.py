@@ -172,6 +172,7 @@ trace.start(sys.argv[1])
 other = sqlite3.connect(sys.argv[1], isolation_level=None)
 other.execute("BEGIN IMMEDIATE")
 Counted.emit(number=1)
+assert (5.0,) == _writer.Store.close.__defaults__
 _writer.Store.close.__defaults__ = (0.2,)
 """
     assert (0, "", "") == stored.run(code, path)

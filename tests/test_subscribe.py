@@ -388,7 +388,7 @@ class TestFilters:
 
     def test_a_subscription_to_a_run_leaves_nothing_behind(self):
         """Once cancelled, the run is forgotten by the signal and by every plan."""
-        for n in range(100):
+        for n in range(1000):
             with Base.subscribe(print, correlation_id=f"run-{n}"):
                 Derived.emit(correlation_id="another")
         assert {} == Base.signal.keyed

@@ -111,6 +111,16 @@ class TestStore:
         done = invoke(*[path if word == "no.db" else word for word in arguments], status=2)
         assert "cannot be read as a trace store" in done.stderr
 
+    def test_a_newer_one(self, path):
+        """It says what to do."""
+        write(path, run_rows("a"))
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            other.execute("PRAGMA user_version = 99")
+        for command in (["runs"], ["trace", "a"], ["grep", "x"]):
+            done = invoke(*command, status=2)
+            assert ("", 1) == (done.stdout, done.stderr.count("Error: "))
+            assert "newer eventbus" in done.stderr
+
     def test_a_damaged_one(self, path):
         """It is said by whoever meets it, without a traceback."""
         write(path, [row("a", "step.started", name="x" * 5000) for _ in range(50)])
