@@ -43,19 +43,19 @@ def new_correlation_id() -> str:
         A str of 32 characters from `0-9a-f`. Source: W3C Trace Context, section `trace-id`. Callable from any
         thread; safe after a fork.
     """
-    return new_span_id() + new_span_id()
+    while True:
+        try:
+            return _spare_ids.pop()
+        except IndexError:
+            digits = os.urandom(16 * SPARE_IDS).hex()
+            _spare_ids.extend([digits[start : start + 32] for start in range(0, len(digits), 32)])
 
 
 def new_span_id() -> str:
     """
     Return 16 random lowercase hex digits, valid as a W3C parent id.
     """
-    while True:
-        try:
-            return _spare_ids.pop()
-        except IndexError:
-            digits = os.urandom(8 * SPARE_IDS).hex()
-            _spare_ids.extend([digits[start : start + 16] for start in range(0, len(digits), 16)])
+    return new_correlation_id()[:16]
 
 
 def current_correlation_id() -> str | None:
@@ -111,9 +111,12 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
         if not self.closed:
             msg = f"The correlation scope {self.cid!r} is open already; make another for a nested one."
             raise RuntimeError(msg)
-        self._outer = _skip_left_behind(scope_var.get())
+        outer = scope_var.get()
+        if outer is not None:
+            outer = _skip_left_behind(outer)
+        self._outer = outer
         if self._parent is None:
-            self.parent = None if self._outer is None else self._outer.cid
+            self.parent = None if outer is None else outer.cid
         self.loop = running_loop()
         self.closed = self._left_behind = False
         scope_var.set(self)
@@ -124,10 +127,13 @@ class correlation:  # noqa: N801 - a context manager reads as a state, as `conte
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closed = True
-        if _skip_left_behind(scope_var.get()) is not self:
+        current = scope_var.get()
+        if current is not self and _skip_left_behind(current) is not self:
             self._left_behind = True
             return
-        outer = _skip_left_behind(self._outer)
+        outer = self._outer
+        if outer is not None:
+            outer = _skip_left_behind(outer)
         scope_var.set(outer)
         correlation_id_var.set(None if outer is None else outer.cid)
 

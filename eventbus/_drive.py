@@ -118,7 +118,8 @@ def drive(script: Script[T], perform: Performer = nothing_to_perform, resume: Re
                 done = Raised(error)
             todo = script.send(done)
     except StopIteration as stop:
-        return cast("T", stop.value)
+        # Into no variable: an outcome may have an error, in whose traceback is this frame.
+        return stop.value  # type: ignore[no-any-return]  # of the script's own type
     except Carried as carried:
         stopped = carried.error
     finally:
@@ -264,34 +265,36 @@ async def adrive(script: Script[T], perform: Performer = nothing_to_perform) -> 
         resume = reached = done = None
 
 
+def execute(tools: Tools, call: ToolCall) -> Any:
+    """
+    Execute a tool call: by name from a mapping, or through one callable; the arguments are the tool's own.
+    """
+    arguments = thaw(call.input)
+    if type(tools) is not dict and not isinstance(tools, Mapping):
+        plain = attrs.evolve(call)
+        # A tool receives a plain dict of its own, to do with as it likes.
+        object.__setattr__(plain, "input", arguments)
+        return tools(plain)
+    named: Any = tools  # pyright: ignore[reportUnknownVariableType]  # it narrows what is said to be Any
+    tool = named.get(call.name)
+    if not callable(tool) and call.name in named:
+        msg = f"The tool {call.name!r} is not callable: {shown(tool)}."
+        raise TypeError(msg)
+    if tool is None:
+        known = ", ".join(str(name) for name, other in named.items() if callable(other))
+        msg = f"There is no tool {call.name!r}; there are: {known or 'none'}."
+        raise LookupError(msg)
+    if not isinstance(arguments, dict):
+        msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."
+        raise TypeError(msg)
+    return tool(**arguments)
+
+
 def tool_performer(tools: Tools) -> Performer:
     """
-    Return what executes tool calls: by name from a mapping, or through one callable.
+    Return what executes tool calls.
     """
-
-    def perform(step: Perform, /) -> Any:
-        call: ToolCall = step.subject
-        arguments = thaw(call.input)
-        if not isinstance(tools, Mapping):
-            plain = attrs.evolve(call)
-            # A tool receives a plain dict of its own, to do with as it likes.
-            object.__setattr__(plain, "input", arguments)
-            return tools(plain)
-        named = cast("Any", tools)
-        tool = named.get(call.name)
-        if not callable(tool) and call.name in named:
-            msg = f"The tool {call.name!r} is not callable: {shown(tool)}."
-            raise TypeError(msg)
-        if tool is None:
-            known = ", ".join(str(name) for name, other in named.items() if callable(other))
-            msg = f"There is no tool {call.name!r}; there are: {known or 'none'}."
-            raise LookupError(msg)
-        if not isinstance(arguments, dict):
-            msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."
-            raise TypeError(msg)
-        return tool(**arguments)
-
-    return perform
+    return lambda step: execute(tools, step.subject)
 
 
 def model_performer(call: Model, messages: Any, settings: Mapping[str, Any]) -> Performer:
@@ -306,20 +309,25 @@ def model_performer(call: Model, messages: Any, settings: Mapping[str, Any]) -> 
     return perform
 
 
+def refuse_awaitable(done: T) -> T:
+    """
+    Return what a tool or model has returned to a plain run, unless it would have to be awaited.
+
+    Raises:
+        TypeError: If it would.
+    """
+    if type(done) not in _PLAIN and inspect.isawaitable(done):
+        discard(done)
+        msg = "A plain Run cannot await an async tool or model; use AsyncRun."
+        raise TypeError(msg)
+    return done
+
+
 def refuse_awaitables(perform: Performer) -> Performer:
     """
     Have a plain run say that it cannot await what it was given.
     """
-
-    def plain(step: Perform, /) -> Any:
-        done = perform(step)
-        if type(done) not in _PLAIN and inspect.isawaitable(done):
-            discard(done)
-            msg = "A plain Run cannot await an async tool or model; use AsyncRun."
-            raise TypeError(msg)
-        return done
-
-    return plain
+    return lambda step: refuse_awaitable(perform(step))
 
 
 def raise_together(errors: Sequence[BaseException]) -> None:

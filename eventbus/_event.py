@@ -31,7 +31,7 @@ from ._dispatch import adeliver, adeliver_within, deliver, deliver_within
 from ._emitter import BUILD, all_fields, compile_emit, needs_freezing, payload_fields
 from ._priority import Priority
 from ._readonly import FREEZERS, ReadOnlyDict, freeze
-from ._registry import INSTANCE_OF, EventSignal, Receiver, Topic
+from ._registry import INSTANCE_OF, KEYED, PLAN, EventSignal, Receiver, Topic
 from ._report import report_failure
 from ._scheduler import scheduler
 from ._settings import LEVELS, settings
@@ -232,7 +232,8 @@ class EventRoot:
             True if some function or hook would receive the event of some run.
         """
         topic: Topic = cls.__dict__["_topic"]
-        return topic.has_receivers()
+        # As nearly always where somebody listens at all, without another call.
+        return bool(topic.namespace[PLAN]) or topic.has_receivers()
 
     @overload
     @classmethod
@@ -290,10 +291,13 @@ class EventRoot:
         return subscribe(cls, fn, priority=priority, when=when, correlation_id=correlation_id, weak=weak)
 
     def _deliver(self) -> None:
-        topic = _registry.topic_of(type(self))
+        topic: Topic = type(self).__dict__["_topic"]
+        cid = self.correlation_id
         try:
-            plan = topic.plan_for(self.correlation_id)
-            if self.correlation_id in (None, correlation_id_var.get()):
+            plan = topic.namespace[PLAN]
+            if plan is None or topic.namespace[KEYED] is not None:
+                plan = topic.plan_for(cid)
+            if cid is None or cid == correlation_id_var.get():
                 deliver(plan, self)
             else:
                 deliver_within(plan, self)

@@ -17,6 +17,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     ParamSpec,
+    TypeAlias,
     TypeVar,
     dataclass_transform,
     overload,
@@ -66,36 +67,12 @@ class Edit(NamedTuple):
     applied: bool
 
 
-class Turn:
-    """
-    One handler's turn to judge one event: who is the author of what is written, here and in its tasks.
+Turn: TypeAlias = "tuple[weakref.ref[ProtectedEvent], Receiver]"
+"""
+One handler's turn to judge one event: who is the author of what is written, here and in its tasks.
 
-    Attributes:
-        event: A weak reference: a task that a handler leaves behind has its turn for as long as it runs.
-        author: The handler.
-    """
-
-    __slots__ = ("author", "event")
-
-    def __init__(self, event: ProtectedEvent, author: Receiver) -> None:
-        self.event = weakref.ref(event)
-        self.author = author
-
-    def begin(self) -> Turn | None:
-        """
-        Make this the turn, and return the one around it.
-        """
-        outer = turn_var.get()
-        turn_var.set(self)
-        return outer
-
-    def end(self, outer: Turn | None) -> None:
-        """
-        Go back to the turn around this one; nothing happens in another context, where a coroutine may end.
-        """
-        if turn_var.get() is self:
-            turn_var.set(outer)
-
+The event by a weak reference: a task that a handler leaves behind has its turn for as long as it runs.
+"""
 
 turn_var: contextvars.ContextVar[Turn | None] = contextvars.ContextVar("eventbus_turn", default=None)
 
@@ -115,11 +92,14 @@ class Judging(AwaitableWrapper):
         """
         Await what is inside, as the author of what it writes.
         """
-        outer = self.turn.begin()
+        outer = turn_var.get()
+        turn_var.set(self.turn)
         try:
             return await self.inner
         finally:
-            self.turn.end(outer)
+            # In another context, where a coroutine may end, there is nothing to go back to.
+            if turn_var.get() is self.turn:
+                turn_var.set(outer)
 
 
 @overload
@@ -250,25 +230,31 @@ class ProtectedEvent(_Protected):
 
     def _author_here(self) -> Receiver | None:
         turn = turn_var.get()
-        if turn is not None and turn.event() is self:
-            return turn.author
+        if turn is not None and turn[0]() is self:
+            return turn[1]
         # A thread that a handler has started knows no more than whose turn it is.
         author: Receiver | None = self.__dict__.get("_author")
         return author
 
-    def _let(self, author: Receiver, call: Callable[[Any], Any]) -> Any:
+    @staticmethod
+    def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], Any]:
         """
-        Call a handler as the author of what it writes, and return what it returned.
+        Return a handler, or its predicate, that is called as the author of what it writes.
         """
-        self.__dict__["_author"] = author
-        turn = Turn(self, author)
-        outer = turn.begin()
-        try:
-            result = call(self)
-        finally:
-            turn.end(outer)
-        # What nearly all of them return is told without being looked at.
-        return Judging(turn, result) if result is not None and inspect.isawaitable(result) else result
+
+        def judge(event: ProtectedEvent) -> Any:
+            event.__dict__["_author"] = author
+            turn = (weakref.ref(event), author)
+            outer = turn_var.get()
+            turn_var.set(turn)
+            try:
+                result = call(event)
+            finally:
+                turn_var.set(outer)
+            # What nearly all of them return is told without being looked at.
+            return Judging(turn, result) if result is not None and inspect.isawaitable(result) else result
+
+        return judge
 
     def _record(self, author: Receiver | None, field: str, old: Any, new: Any, *, applied: bool) -> None:
         edits: list[Edit] = self.__dict__.setdefault("_edits", [])

@@ -8,20 +8,22 @@ It neither calls a tool nor waits; whoever drives it does, on a thread or on a l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from . import _clock
+from ._audience import Audience
 from ._context import new_span_id
 from ._errors import ModelCallRefused, RunEndedError, RunRefused, ToolCallRefused
-from ._gate import RAISED, ProtectedEvent, build
-from ._readonly import ReadOnlyDict, thaw
+from ._gate import RAISED, ProtectedEvent
+from ._readonly import ReadOnlyDict, is_flat, thaw
+from ._stateful import end_run
 from ._steps import (
     Abandoned,
     Ask,
     ModelOutcome,
-    Opened,
     Perform,
     Quiet,
+    Raised,
     Script,
     Tell,
     ToolOutcome,
@@ -67,8 +69,29 @@ if TYPE_CHECKING:
     from ._event import Event
     from ._run import RunBase
 
+_BEGIN: Final = Audience(BeforeInvocationEvent, InferenceStartedEvent)
+_TOOL_CALL: Final = Audience(
+    BeforeToolCallEvent,
+    ApproveToolCallEvent,
+    ToolCallStartedEvent,
+    AfterToolCallEvent,
+    ToolCallCompletedEvent,
+    ToolCallFailedEvent,
+)
+_END: Final = Audience(
+    AfterInvocationEvent,
+    InferenceCompletedEvent,
+    InferenceFailedEvent,
+    InferenceMaxTurnsReachedEvent,
+)
+
+_NOTHING: Final = cast("Script[Any]", iter(()))
+"""A script with nothing left to do; what it returns is None."""
+
+_NOT_YET: Final = object()
+_NO_SETTINGS: Final[Mapping[str, Any]] = {}
+
 T = TypeVar("T")
-G = TypeVar("G", bound=ProtectedEvent)
 
 
 def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[None]:
@@ -80,9 +103,15 @@ def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[Non
     ticket = run.telling.begin()
     try:
         if not run.over:
-            passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **fields})))
+            todo = run.told(event_class, {"run": run.info, "correlation_id": run.id, **fields})
+            if todo is not None:
+                yield from _rest(todo)
     finally:
         run.telling.end(ticket)
+
+
+def _rest(todo: Tell | Ask | Raised) -> Script[None]:
+    passed(todo if isinstance(todo, Raised) else (yield todo))
 
 
 def heard(run: RunBase, event_class: type[Event]) -> bool:
@@ -92,39 +121,48 @@ def heard(run: RunBase, event_class: type[Event]) -> bool:
     return event_class.has_receivers() or bool(run.owed)
 
 
-def make(run: RunBase, gate_class: type[G], **fields: Any) -> G | None:
-    """
-    Build a gate, if anybody judges there.
-    """
-    if not gate_class.has_receivers():
-        return None
-    return build(gate_class, {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id})
-
-
-def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False) -> Script[None]:
+def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False) -> Script[bool]:
     """
     Let a gate's handlers judge, and emit what they have decided; after the run's end nothing is judged.
+
+    Returns:
+        Whether they have written anything; what was not written to is as it was built.
 
     Raises:
         RunEndedError: If the run has ended: what the gate would have judged must not happen, or not get out.
         Exception: What a handler raised.
     """
     if gate is None:
-        return
+        return _NOTHING
     if run.over:
         if isinstance(gate, (AfterModelCallEvent, AfterToolCallEvent)):
             raise unjudged(run, gate) from gate.error
         raise run.ended()
+    todo = run.asked(gate)
+    if todo is None and not gate.edits:
+        return _NOTHING
+    return _judged(run, gate, todo, may_retry=may_retry)
+
+
+def _judged(
+    run: RunBase, gate: ProtectedEvent, todo: Ask | Raised | None, *, may_retry: bool
+) -> Script[bool]:
     try:
-        passed((yield Ask(gate)))
+        if todo is not None:
+            yield from _rest(todo)
     except BaseException as error:
         try:
             yield from _decided(run, gate, may_retry=may_retry)
         except Exception as raised:
             mention(error, raised)
         raise
-    if gate.edits:
-        yield from _decided(run, gate, may_retry=may_retry)
+    finally:
+        # What is raised keeps this frame in its traceback, which must not keep it in turn.
+        del todo
+    if not gate.edits:
+        return False
+    yield from _decided(run, gate, may_retry=may_retry)
+    return True
 
 
 def unjudged(run: RunBase, gate: AfterModelCallEvent | AfterToolCallEvent) -> RunEndedError:
@@ -161,14 +199,37 @@ def mention(error: BaseException, other: BaseException) -> None:
     original(error).add_note(f"meanwhile: {type(other).__name__}: {text_of(other)}")
 
 
+def begins_alone(run: RunBase) -> bool:
+    """
+    Open a run that nobody judges and whose beginning nobody hears, and tell whether it was one.
+    """
+    if run.owed or not _BEGIN.is_empty():
+        return False
+    run.open()
+    return True
+
+
+def ends_alone(run: RunBase) -> bool:
+    """
+    Close a run in which all is done, and whose end nobody hears, and tell whether it was one.
+    """
+    if run.opened or run.owed or run.telling or not _END.is_empty():
+        return False
+    run.over = True
+    if run.telling:
+        # Somebody has begun to tell something just now: that is waited for first.
+        run.over = False
+        return False
+    end_run(run.id)
+    return True
+
+
 def begin(run: RunBase) -> Script[None]:
     """
     Open a run: BeforeInvocation, then InferenceStarted or InferenceDenied.
     """
     yield from admit(run)
     run.open()
-    if not heard(run, InferenceStartedEvent):
-        return
     try:
         yield from tell(
             run,
@@ -194,30 +255,31 @@ def admit(run: RunBase) -> Script[None]:
         RunRefused: If it is.
         Exception: What a gate raised, which refuses it too.
     """
-    gate = make(run, BeforeInvocationEvent, message=run.message, state=run.state)
-    if gate is not None:
+    if not BeforeInvocationEvent.has_receivers():
+        return
+    gate = BeforeInvocationEvent._build(
+        agent=run.agent, run=run.info, correlation_id=run.id, message=run.message, state=run.state
+    )
+    try:
+        written = yield from judge(run, gate)
+    except BaseException as error:
+        denied = {"message": run.message, "reason": text_of(original(error)), "by": author_of(gate, RAISED)}
         try:
-            yield from judge(run, gate)
-        except BaseException as error:
-            denied = {
-                "message": run.message,
-                "reason": text_of(original(error)),
-                "by": author_of(gate, RAISED),
-            }
-            try:
-                yield from _last(run, InferenceDeniedEvent, denied)
-            except Exception as raised:
-                mention(error, raised)
-            raise
-        refused = refusal_of(gate, "cancel")
-        if refused is not None:
-            reason, by = refused
-            yield from deny_run(run, reason, by)
-            raise RunRefused(reason, by)
-        if was_written(gate, "message"):
-            run.accept_message(thaw(gate.message))
-        if was_written(gate, "state"):
-            run.state = thaw(gate.state)
+            yield from _last(run, InferenceDeniedEvent, denied)
+        except Exception as raised:
+            mention(error, raised)
+        raise
+    if not written:
+        return
+    refused = refusal_of(gate, "cancel")
+    if refused is not None:
+        reason, by = refused
+        yield from deny_run(run, reason, by)
+        raise RunRefused(reason, by)
+    if was_written(gate, "message"):
+        run.accept_message(thaw(gate.message))
+    if was_written(gate, "state"):
+        run.state = thaw(gate.state)
 
 
 def deny_run(run: RunBase, reason: str | None, by: str | None) -> Script[None]:
@@ -235,8 +297,10 @@ def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any])
         if run.telling:
             passed((yield Quiet(run)))
     finally:
-        if heard(run, event_class):
-            passed((yield Tell(run, event_class, told)))
+        # Though nobody may hear it: what stateful hooks keep for the run ends with it.
+        todo = run.told(event_class, told)
+        if todo is not None:
+            yield from _rest(todo)
 
 
 def end(
@@ -253,37 +317,42 @@ def end(
     meanwhile: list[BaseException] = []
     if run.telling:
         yield from _quiet(run, meanwhile)
-    for span_id in reversed(list(run.opened)):
+    for span in reversed(list(run.opened)):
         # An end that somebody else is telling takes its start from `opened`; what is around it waits for it.
         if run.telling:
             yield from _quiet(run, meanwhile)
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure
         try:
-            yield from close(run, span_id, reason)
+            yield from close(run, span, reason)
         except BaseException as raised:
             meanwhile.append(original(raised))
     failure = next(iter(meanwhile), None) if failure is None else failure
-    gate = make(
-        run, AfterInvocationEvent, success=failure is None and not max_turns, error=failure, result=run.result
-    )
-    if gate is not None:
+    if AfterInvocationEvent.has_receivers():
+        gate = AfterInvocationEvent._build(
+            agent=run.agent,
+            run=run.info,
+            correlation_id=run.id,
+            success=failure is None and not max_turns,
+            error=failure,
+            result=run.result,
+        )
         try:
-            yield from judge(run, gate)
+            if (yield from judge(run, gate)) and was_written(gate, "result"):
+                run.result = gate.result
         except BaseException as raised:
             meanwhile.append(original(raised))
             failure = original(raised) if failure is None else failure
-        else:
-            if was_written(gate, "result"):
-                run.result = gate.result
-    common = {"duration": _clock.monotonic() - run.started, "span_id": run.span_id}
+    told = {"duration": _clock.monotonic() - run.started, "span_id": run.span_id}
     event_class: type[CatalogEvent] = InferenceCompletedEvent
-    told = {"message": run.message, "result": run.result, **common}
     if failure is not None:
-        event_class, told = InferenceFailedEvent, {"message": run.message, "error": failure, **common}
+        event_class = InferenceFailedEvent
+        told |= {"message": run.message, "error": failure}
     elif max_turns:
         event_class = InferenceMaxTurnsReachedEvent
-        told = {"turn": run.turn, "tool_calls": run.pending_calls, **common}
+        told |= {"turn": run.turn, "tool_calls": run.pending_calls}
+    else:
+        told |= {"message": run.message, "result": run.result}
     try:
         yield from _last(run, event_class, told)
     except BaseException as raised:
@@ -316,9 +385,9 @@ def start(
     fields: dict[str, Any],
     *,
     fails: bool = True,
-) -> Script[str]:
+) -> Script[object]:
     """
-    Emit a start, and return its new span id.
+    Emit a start, and return what its end is told with.
 
     Args:
         run: The run.
@@ -331,30 +400,43 @@ def start(
         RunEndedError: If the run has ended, or is about to.
         BaseException: What an observer raised; the end is told by then.
     """
-    span_id = new_span_id()
-    told = {**fields, "span_id": span_id}
     if not heard(run, event_class):
-        run.must_be_open()
-        run.opened[span_id] = Opened(ends_with, told, _clock.monotonic(), fails)
-        return span_id
+        return note(run, ends_with, fields, fails=fails)
     # As in `tell`: whoever ends the run waits for this, or is seen here.
     ticket = run.telling.begin()
     try:
-        run.must_be_open()
-        run.opened[span_id] = Opened(ends_with, told, _clock.monotonic(), fails)
+        told = {"run": run.info, "correlation_id": run.id, **fields, "span_id": new_span_id()}
+        span = note(run, ends_with, told, fails=fails)
         try:
-            passed((yield Tell(run, event_class, {"run": run.info, "correlation_id": run.id, **told})))
+            todo = run.told(event_class, told)
+            if todo is not None:
+                yield from _rest(todo)
         except BaseException as error:
-            yield from fail(run, span_id, error)
+            yield from fail(run, span, error)
             raise
     finally:
         run.telling.end(ticket)
-    return span_id
+    return span
+
+
+def note(
+    run: RunBase, ends_with: type[CatalogEvent], fields: dict[str, Any], *, fails: bool = True
+) -> object:
+    """
+    Note a start, heard or not, as one that has no end yet, and return what its end is told with.
+
+    Raises:
+        RunEndedError: If the run has ended, or is about to.
+    """
+    run.must_be_open()
+    span = object()
+    run.opened[span] = (ends_with, fields, _clock.monotonic(), fails)
+    return span
 
 
 def close(
     run: RunBase,
-    span_id: str,
+    span: object,
     error: BaseException | None = None,
     ends_with: type[CatalogEvent] | None = None,
     **fields: Any,
@@ -363,31 +445,36 @@ def close(
     Emit the end of a start: by default its failure; nothing if it has its end already.
     """
     if ends_with is not None and not heard(run, ends_with):
-        run.opened.pop(span_id, None)
+        run.opened.pop(span, None)
         return
     ticket = run.telling.begin()
     try:
         # From here on it is this end that is told, and a terminal waits for it.
-        opened = None if run.over else run.opened.pop(span_id, None)
+        opened = None if run.over else run.opened.pop(span, None)
         if opened is not None:
             event_class, known, started, fails = opened
-            told = {**known, **fields, "duration": _clock.monotonic() - started}
+            told = {
+                "run": run.info,
+                "correlation_id": run.id,
+                **known,
+                **fields,
+                "duration": _clock.monotonic() - started,
+            }
+            if "span_id" not in known:
+                # Nobody has heard the start.
+                told["span_id"] = new_span_id()
             if ends_with is None and fails:
                 told["error"] = error
-            passed(
-                (
-                    yield Tell(
-                        run, ends_with or event_class, {"run": run.info, "correlation_id": run.id, **told}
-                    )
-                )
-            )
+            todo = run.told(ends_with or event_class, told)
+            if todo is not None:
+                yield from _rest(todo)
     finally:
         run.telling.end(ticket)
 
 
 def fail(
     run: RunBase,
-    span_id: str,
+    span: object,
     error: BaseException,
     ends_with: type[CatalogEvent] | None = None,
     **fields: Any,
@@ -396,7 +483,7 @@ def fail(
     Emit an end while `error` goes on, which no observer's exception may replace.
     """
     try:
-        yield from close(run, span_id, original(error), ends_with, **fields)
+        yield from close(run, span, original(error), ends_with, **fields)
     except Exception as raised:
         mention(error, raised)
 
@@ -405,6 +492,8 @@ def as_call(run: RunBase, call: ToolCallLike) -> ToolCall:
     """
     Return a call as a ToolCall of ours, with an id.
     """
+    if type(call) is ToolCall and call.id and type(call.input) is ReadOnlyDict:
+        return call
     arguments = as_arguments(call.input)
     if isinstance(call, ToolCall) and call.id and arguments is call.input:
         return call
@@ -444,7 +533,100 @@ def call_tool(run: RunBase, call: ToolCall, *, max_retries: int, first: int = 1)
     judged = yield from judge_tool(run, call)
     if isinstance(judged, ToolOutcome):
         return judged
-    return (yield from _execute_tool(run, judged, max_retries, first))
+    common = {"agent": run.agent, "tool_call": judged}
+    span = yield from start(run, ToolCallStartedEvent, ToolCallFailedEvent, common)
+    return (yield from execute_tool(run, judged, span, max_retries, first))
+
+
+def note_tool(run: RunBase, call: ToolCall) -> object:
+    """
+    Note the start of a plain run's tool call that nobody judges or hears; where somebody does, do nothing.
+
+    Returns:
+        What its end is told with; None where nothing was noted.
+    """
+    if not _TOOL_CALL.is_empty():
+        return None
+    return note(run, ToolCallFailedEvent, {"agent": run.agent, "tool_call": call})
+
+
+def close_tool(run: RunBase, span: object) -> bool:
+    """
+    Note that a tool call is over, and return True; False if somebody has come meanwhile who judges or hears.
+    """
+    if not _TOOL_CALL.is_empty():
+        return False
+    run.opened.pop(span, None)
+    return True
+
+
+def execute_tool(
+    run: RunBase, call: ToolCall, span: object, max_retries: int, first: int = 1, done: Any = _NOT_YET
+) -> Script[ToolOutcome]:
+    """
+    Execute a tool call that has started, or go on after its first execution: after, end.
+
+    Args:
+        run: The run.
+        call: What is executed.
+        span: What its end is told with.
+        max_retries: How often gates may have it retried.
+        first: The number of the first attempt.
+        done: What came of it, if it was made already.
+    """
+    error: Exception | None = None
+    result: Any = None
+    executed = False
+    try:
+        attempt = first - 1
+        while True:
+            attempt += 1
+            executed, error, result = False, None, None
+            if done is _NOT_YET:
+                run.must_be_open()
+                try:
+                    done = yield Perform(call, _NO_SETTINGS)
+                except GeneratorExit:
+                    raise Abandoned from None
+            returned, error = performed(done)
+            done = _NOT_YET
+            executed = True
+            if error is None:
+                result = as_result(returned)
+            if not AfterToolCallEvent.has_receivers():
+                break
+            after = AfterToolCallEvent._build(
+                agent=run.agent,
+                run=run.info,
+                correlation_id=run.id,
+                tool_call=call,
+                arguments=call.input,
+                error=error,
+                result=result,
+                attempt=attempt,
+            )
+            may_retry = attempt <= max_retries
+            if not (yield from judge(run, after, may_retry=may_retry)):
+                break
+            if not after.retry or not may_retry:
+                result = None if after.result is None else as_result(after.result)
+                break
+            passed((yield Wait(seconds_of(after))))
+    except Abandoned:
+        raise
+    except BaseException as raised:
+        # What the tool did is done, and told; what no gate has passed is not.
+        if executed and error is None:
+            yield from fail(run, span, raised, ToolCallCompletedEvent)
+        else:
+            yield from fail(run, span, error or raised)
+        raise
+    if error is not None:
+        yield from close(run, span, error)
+        return ToolOutcome(ToolResult(error=text_of(error)) if result is None else result)
+    result = ToolResult() if result is None else result
+    yield from close(run, span, None, ToolCallCompletedEvent, result=result)
+    return ToolOutcome(result)
 
 
 def judge_tool(run: RunBase, call: ToolCall, *, approve: bool = True) -> Script[ToolCall | ToolOutcome]:
@@ -457,27 +639,32 @@ def judge_tool(run: RunBase, call: ToolCall, *, approve: bool = True) -> Script[
         approve: Whether it is about to be executed, for the Approve-gates to judge.
     """
     run.must_be_open()
-    before = make(run, BeforeToolCallEvent, tool_call=call, arguments=call.input)
     asked = call
-    if before is not None:
-        yield from judge(run, before)
-        refused = refusal_of(before, "cancel")
-        if refused is not None:
-            return (yield from deny_tool(run, call, *refused))
-        if was_written(before, "arguments"):
-            call = ToolCall(call.id, call.name, as_arguments(before.arguments))
-        if before.result is not None:
-            by = author_of(before, "result")
-            return (yield from answer_tool(run, call, as_result(before.result), by))
+    if BeforeToolCallEvent.has_receivers():
+        before = BeforeToolCallEvent._build(
+            agent=run.agent, run=run.info, correlation_id=run.id, tool_call=call, arguments=call.input
+        )
+        if (yield from judge(run, before)):
+            refused = refusal_of(before, "cancel")
+            if refused is not None:
+                return (yield from deny_tool(run, call, *refused))
+            if was_written(before, "arguments"):
+                call = ToolCall(call.id, call.name, as_arguments(before.arguments))
+            if before.result is not None:
+                by = author_of(before, "result")
+                return (yield from answer_tool(run, call, as_result(before.result), by))
     if approve and ApproveToolCallEvent.has_receivers():
         # Of its own, all the way down: what is judged now is what will be executed, whoever else still holds
         # a dict of the model's or a gate's.
-        call = ToolCall(call.id, call.name, thaw(call.input))
-        last = make(run, ApproveToolCallEvent, tool_call=asked, arguments=call.input)
-        yield from judge(run, last)
-        refused = None if last is None else refusal_of(last, "denied")
-        if refused is not None:
-            return (yield from deny_tool(run, call, *refused))
+        if not is_flat(call.input):
+            call = ToolCall(call.id, call.name, thaw(call.input))
+        last = ApproveToolCallEvent._build(
+            agent=run.agent, run=run.info, correlation_id=run.id, tool_call=asked, arguments=call.input
+        )
+        if (yield from judge(run, last)):
+            refused = refusal_of(last, "denied")
+            if refused is not None:
+                return (yield from deny_tool(run, call, *refused))
     return call
 
 
@@ -500,7 +687,16 @@ def answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> Sc
         "span_id": new_span_id(),
         "duration": 0.0,
     }
-    after = make(run, AfterToolCallEvent, tool_call=call, arguments=call.input, result=result)
+    after = None
+    if AfterToolCallEvent.has_receivers():
+        after = AfterToolCallEvent._build(
+            agent=run.agent,
+            run=run.info,
+            correlation_id=run.id,
+            tool_call=call,
+            arguments=call.input,
+            result=result,
+        )
     try:
         yield from judge(run, after)
     except BaseException:
@@ -510,60 +706,6 @@ def answer_tool(run: RunBase, call: ToolCall, result: Any, by: str | None) -> Sc
         result = as_result(after.result)
     yield from tell(run, ToolCallCompletedEvent, **ended, result=result)
     return ToolOutcome(result, answered=True)
-
-
-def _execute_tool(run: RunBase, call: ToolCall, max_retries: int, first: int) -> Script[ToolOutcome]:
-    common = {"agent": run.agent, "tool_call": call}
-    span_id = yield from start(run, ToolCallStartedEvent, ToolCallFailedEvent, common)
-    error: Exception | None = None
-    result: Any = None
-    executed = False
-    try:
-        attempt = first - 1
-        while True:
-            attempt += 1
-            run.must_be_open()
-            executed, error, result = False, None, None
-            try:
-                done = yield Perform(call, {})
-            except GeneratorExit:
-                raise Abandoned from None
-            returned, error = performed(done)
-            executed = True
-            if error is None:
-                result = as_result(returned)
-            after = make(
-                run,
-                AfterToolCallEvent,
-                tool_call=call,
-                arguments=call.input,
-                error=error,
-                result=result,
-                attempt=attempt,
-            )
-            if after is None:
-                break
-            may_retry = attempt <= max_retries
-            yield from judge(run, after, may_retry=may_retry)
-            if not after.retry or not may_retry:
-                result = None if after.result is None else as_result(after.result)
-                break
-            passed((yield Wait(seconds_of(after))))
-    except Abandoned:
-        raise
-    except BaseException as raised:
-        # What the tool did is done, and told; what no gate has passed is not.
-        if executed and error is None:
-            yield from fail(run, span_id, raised, ToolCallCompletedEvent)
-        else:
-            yield from fail(run, span_id, error or raised)
-        raise
-    if error is not None:
-        yield from close(run, span_id, error)
-        return ToolOutcome(ToolResult(error=text_of(error)) if result is None else result)
-    result = ToolResult() if result is None else result
-    yield from close(run, span_id, None, ToolCallCompletedEvent, result=result)
-    return ToolOutcome(result)
 
 
 def call_model(
@@ -586,24 +728,25 @@ def call_model(
         attempt += 1
         run.must_be_open()
         sent, options = messages, settings
-        before = make(
-            run,
-            BeforeModelCallEvent,
-            turn=run.turn_or_none,
-            messages=messages,
-            tools=tools,
-            settings=settings,
-        )
-        if before is not None:
-            yield from judge(run, before)
-            refused = refusal_of(before, "cancel")
-            if refused is not None:
-                raise ModelCallRefused(*refused)
-            # What no gate has written stays the caller's own.
-            sent = before.messages if was_written(before, "messages") else messages
-            options = settings_of(before) if was_written(before, "settings") else settings
-            if before.response is not None:
-                return (yield from _answer_model(run, sent, before.response, model, options, attempt))
+        if BeforeModelCallEvent.has_receivers():
+            before = BeforeModelCallEvent._build(
+                agent=run.agent,
+                run=run.info,
+                correlation_id=run.id,
+                turn=run.turn_or_none,
+                messages=messages,
+                tools=tools,
+                settings=settings,
+            )
+            if (yield from judge(run, before)):
+                refused = refusal_of(before, "cancel")
+                if refused is not None:
+                    raise ModelCallRefused(*refused)
+                # What no gate has written stays the caller's own.
+                sent = before.messages if was_written(before, "messages") else messages
+                options = settings_of(before) if was_written(before, "settings") else settings
+                if before.response is not None:
+                    return (yield from _answer_model(run, sent, before.response, model, options, attempt))
         name = options.get("model", model)
         outcome = yield from _attempt_model(run, sent, name, options, attempt, max_retries)
         if isinstance(outcome, ModelOutcome):
@@ -631,7 +774,16 @@ def _generated(
 def _answer_model(
     run: RunBase, sent: Any, response: Any, model: str | None, options: Mapping[str, Any], attempt: int
 ) -> Script[ModelOutcome]:
-    after = make(run, AfterModelCallEvent, messages=sent, response=response, attempt=attempt)
+    after = None
+    if AfterModelCallEvent.has_receivers():
+        after = AfterModelCallEvent._build(
+            agent=run.agent,
+            run=run.info,
+            correlation_id=run.id,
+            messages=sent,
+            response=response,
+            attempt=attempt,
+        )
     span = {"duration": 0.0, "span_id": new_span_id()}
     try:
         yield from judge(run, after)
@@ -658,7 +810,7 @@ def _attempt_model(
     max_retries: int,
 ) -> Script[ModelOutcome | Wait]:
     common = {"agent": run.agent, "turn": run.turn_or_none, "model": model, "attempt": attempt}
-    span_id = yield from start(run, ModelCallStartedEvent, ModelCallFailedEvent, common)
+    span = yield from start(run, ModelCallStartedEvent, ModelCallFailedEvent, common)
     error: Exception | None = None
     response: Any = None
     answered = False
@@ -671,28 +823,36 @@ def _attempt_model(
             raise Abandoned from None
         response, error = performed(done)
         answered = error is None
-        after = make(run, AfterModelCallEvent, messages=sent, response=response, error=error, attempt=attempt)
-        if after is not None:
+        if AfterModelCallEvent.has_receivers():
+            after = AfterModelCallEvent._build(
+                agent=run.agent,
+                run=run.info,
+                correlation_id=run.id,
+                messages=sent,
+                response=response,
+                error=error,
+                attempt=attempt,
+            )
             may_retry = attempt <= max_retries
-            yield from judge(run, after, may_retry=may_retry)
-            if was_written(after, "response"):
-                response = after.response
-            if after.retry and may_retry:
-                wait = Wait(seconds_of(after))
+            if (yield from judge(run, after, may_retry=may_retry)):
+                if was_written(after, "response"):
+                    response = after.response
+                if after.retry and may_retry:
+                    wait = Wait(seconds_of(after))
     except Abandoned:
         raise
     except BaseException as raised:
         if answered:
             told = _generated(run, sent, None, model, options, attempt)
-            yield from fail(run, span_id, raised, InferenceGeneratedEvent, **told)
+            yield from fail(run, span, raised, InferenceGeneratedEvent, **told)
         else:
-            yield from fail(run, span_id, error or raised)
+            yield from fail(run, span, error or raised)
         raise
     if error is None:
         told = _generated(run, sent, response, model, options, attempt)
-        yield from close(run, span_id, None, InferenceGeneratedEvent, **told)
+        yield from close(run, span, None, InferenceGeneratedEvent, **told)
     else:
-        yield from close(run, span_id, error)
+        yield from close(run, span, error)
     if wait is not None:
         return wait
     return ModelOutcome(response, error=error if response is None else None)
@@ -709,7 +869,7 @@ def step(run: RunBase, name: str) -> Script[None]:
     """
     Do a named piece of work: start, the work (`Perform`), end.
     """
-    span_id = yield from start(run, StepStartedEvent, StepFailedEvent, {"name": name})
+    span = yield from start(run, StepStartedEvent, StepFailedEvent, {"name": name})
     try:
         try:
             done = yield Perform(None, {})
@@ -719,9 +879,9 @@ def step(run: RunBase, name: str) -> Script[None]:
     except Abandoned:
         raise
     except BaseException as raised:
-        yield from fail(run, span_id, raised)
+        yield from fail(run, span, raised)
         raise
     if error is None:
-        yield from close(run, span_id, None, StepCompletedEvent)
+        yield from close(run, span, None, StepCompletedEvent)
     else:
-        yield from fail(run, span_id, error)
+        yield from fail(run, span, error)

@@ -244,6 +244,13 @@ def thaw(value: Any) -> Any:
     return _rebuild(value, _same, {})
 
 
+def is_flat(value: Any) -> bool:
+    """
+    Tell whether a value is a read-only dict without dicts, lists or tuples in it: nobody can change it.
+    """
+    return value.__class__ is ReadOnlyDict and _CONTAINERS.isdisjoint(map(type, _DICT.values(value)))
+
+
 def _freeze_tuple(value: tuple[Any, ...]) -> tuple[Any, ...]:
     for item in value:
         if type(item) in FREEZERS:

@@ -482,10 +482,21 @@ class State:
     Everything that is registered; `isolated()` swaps the whole of it.
 
     `resources` are what must be closed when the state is given up, by name: the trace store. `live_below`
-    counts the live subclasses of each hook, also of one that is not registered here.
+    counts the live subclasses of each hook, also of one that is not registered here. `version` is another
+    object after each change: what was found out about who listens holds for as long as it stands.
     """
 
-    __slots__ = ("channels", "hooks", "live_below", "locks", "resources", "signals", "stated", "tables")
+    __slots__ = (
+        "channels",
+        "hooks",
+        "live_below",
+        "locks",
+        "resources",
+        "signals",
+        "stated",
+        "tables",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.signals: dict[type, EventSignal] = {}
@@ -496,12 +507,10 @@ class State:
         self.locks: dict[str, RunLock] = {}
         self.tables: dict[int, Instances] = {}
         self.resources: dict[str, Closeable] = {}
+        self.version = object()
 
 
 state = State()
-version = object()
-"""Another one after each change: what was found out about who listens holds for as long as this one stands."""
-
 roots: list[type] = []
 """The event roots; every event class is below one of them."""
 
@@ -556,10 +565,9 @@ def invalidate(cls: type) -> None:
     """
     Have the plans of an event class and its subclasses compiled again at their next emit.
     """
-    global version
     for topic in family(cls):
         topic.namespace[PLAN] = None
-    version = object()
+    state.version = object()
 
 
 def invalidate_all() -> None:
@@ -574,14 +582,13 @@ def rekey(cls: type, cid: str) -> None:
     """
     Forget what was compiled for one run, for an event class and its subclasses.
     """
-    global version
     for topic in family(cls):
         keyed: Keyed | None = topic.namespace[KEYED]
         if keyed is None:
             topic.namespace[PLAN] = None
         else:
             keyed.plans.pop(cid, None)
-    version = object()
+    state.version = object()
 
 
 def built() -> int:
@@ -619,18 +626,11 @@ def compile_plan(topic: Topic, receivers: Iterable[Receiver]) -> Plan:
         if settings.slow_handler is not None:
             call = timed(call, first.name, settings.slow_handler)
         if topic.protected:
-            call = _authored(call, first)
-            when = None if when is None else _authored(when, first)
+            judging: Any = topic.cls
+            call = judging._authored(call, first)
+            when = None if when is None else judging._authored(when, first)
         steps.append((when, call, first))
     return Plan(reversed(steps) if topic.reverse else steps)
-
-
-def _authored(call: Callable[[Any], Any], author: Receiver) -> Callable[[Any], Any]:
-    # What is written to a gate is recorded with its author.
-    def judge(event: Any) -> Any:
-        return event._let(author, call)
-
-    return judge
 
 
 def _any_of(receivers: list[Receiver], *, fails_closed: bool) -> Callable[[Any], Any] | None:

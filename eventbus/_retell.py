@@ -80,11 +80,11 @@ class _Open(NamedTuple):
     A start that was told again and waits for its end.
 
     Attributes:
-        span_id: The new one.
+        span: What its end is told with.
         script: What goes on when the end is known.
     """
 
-    span_id: str
+    span: object
     script: Script[Any]
 
 
@@ -321,7 +321,7 @@ class _Retelling:
         for name in ("duration", "error", "span_id"):
             fields.pop(name, None)
         opened.script.close()
-        drive(close(run, opened.span_id, _error_of(event), cls, **fields))
+        drive(close(run, opened.span, _error_of(event), cls, **fields))
 
     def _was_held_back(self, call: Call | None) -> bool:
         if call not in self._raised_after:

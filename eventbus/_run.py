@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
-import attrs
-
 from . import _clock
 from ._context import correlation, correlation_id_var, new_correlation_id, new_span_id, scope_var
 from ._drive import (
@@ -22,9 +20,11 @@ from ._drive import (
     Tools,
     adrive,
     drive,
+    execute,
     model_performer,
     newest,
     raise_together,
+    refuse_awaitable,
     refuse_awaitables,
     scheduled_since,
     together,
@@ -35,12 +35,18 @@ from ._event import Event
 from ._gate import ProtectedEvent, build
 from ._order import (
     as_call,
+    as_result,
     begin,
+    begins_alone,
     call_model,
     call_tool,
     close,
+    close_tool,
     end,
+    ends_alone,
+    execute_tool,
     judge,
+    note_tool,
     start,
     step,
     tell,
@@ -55,7 +61,7 @@ from ._pieces import (
 )
 from ._readonly import freeze
 from ._scheduler import Delivery
-from ._steps import ModelOutcome, Opened, Script
+from ._steps import Ask, ModelOutcome, Opened, Raised, Script, Tell
 from ._telling import Telling
 from ._turns import Turns
 from .catalog import (
@@ -88,6 +94,8 @@ THE_RUN_S_OWN: Final = (
 
 _WITHIN: Final = nullcontext()
 
+_NO_METADATA: Final = freeze({})
+
 _adopting = threading.Lock()
 
 
@@ -104,6 +112,16 @@ class RunBase:
             any other a new one.
         max_retries: How often gates may have one call retried.
     """
+
+    # What each run sets as it goes.
+    parent_id: str | None = None
+    started = 0.0
+    over = False
+    _told_message: Any = None
+    _begun = False
+    _open = False
+    _ending = False
+    _scope: correlation | None = None
 
     def __init__(
         self,
@@ -122,25 +140,18 @@ class RunBase:
         self.turn = 0
         self.max_retries = max_retries
         self.id: str = correlation_id or ""
-        self.parent_id: str | None = None
-        self.span_id = new_span_id()
-        self.started = _clock.monotonic()
-        self.over = False
-        self.opened: dict[str, Opened] = {}
+        self.opened: dict[object, Opened] = {}
         self.pending_calls: Sequence[ToolCallLike] = ()
-        self.info: RunInfo
-        self._metadata: Mapping[str, Any] = freeze(metadata or {})
         self.telling = Telling()
         self.owed: list[Delivery] = []
-        self._begun = False
-        self._open = False
-        self._ending = False
+        self._metadata: Mapping[str, Any] = freeze(metadata) if metadata else _NO_METADATA
+        self._info: RunInfo | None = None
+        self._span_id: str | None = None
         self._completed = False
         self._out_of_turns = False
-        self._turn_span: str | None = None
+        self._open_turn: object = None
         self._calls_named = 0
         self._lock = threading.Lock()
-        self._scope: correlation | None = None
 
     def __repr__(self) -> str:
         state = "ended" if self.over else "running" if self._begun else "new"
@@ -152,6 +163,27 @@ class RunBase:
         What the caller said of the run, read-only.
         """
         return self._metadata
+
+    @property
+    def info(self) -> RunInfo:
+        """
+        What every event of the run says of it.
+        """
+        info = self._info
+        if info is None:
+            info = RunInfo(self.id, self.parent_id, self.agent, self._told_message, self._metadata)
+            self._info = info
+        return info
+
+    @property
+    def span_id(self) -> str:
+        """
+        The id that the run's start and its terminal share.
+        """
+        with self._lock:
+            if self._span_id is None:
+                self._span_id = new_span_id()
+            return self._span_id
 
     @property
     def turn_or_none(self) -> int | None:
@@ -275,7 +307,7 @@ class RunBase:
         gate: ProtectedEvent = build(event_class, {"correlation_id": self.id, "run": self.info, **fields})
         return gate
 
-    def _own(self, event_class: Any, gate: ProtectedEvent | None, fields: dict[str, Any]) -> Script[None]:
+    def _own(self, event_class: Any, gate: ProtectedEvent | None, fields: dict[str, Any]) -> Script[Any]:
         if gate is not None:
             return judge(self, gate, may_retry=True)
         return tell(self, event_class, **fields)
@@ -284,12 +316,32 @@ class RunBase:
         self._must_have_opened()
         drive(script)
 
+    def told(self, event_class: type[Event], fields: dict[str, Any]) -> Tell | Raised | None:
+        """
+        Return the step of a script that emits an event of the run.
+
+        Args:
+            event_class: The event's class.
+            fields: The event's, `run` and `correlation_id` among them.
+
+        Returns:
+            The step; or, where it need not be awaited, what it came to: None, or what was raised.
+        """
+        return Tell(self, event_class, fields)
+
+    def asked(self, gate: ProtectedEvent) -> Ask | Raised | None:
+        """
+        Return the step of a script that lets the handlers of a gate judge, or what it came to.
+        """
+        return Ask(gate)
+
     def accept_message(self, message: Any) -> None:
         """
         Take over what the BeforeInvocation gates have made of the message.
         """
         self.message = message
-        self.info = attrs.evolve(self.info, message=message)
+        self._told_message = freeze(message)
+        self._info = None
 
     def open(self) -> None:
         """
@@ -312,6 +364,8 @@ class RunBase:
         """
         Raise unless the run has begun and not ended: nothing may begin that no gate has judged.
         """
+        if self._open and not self._ending:
+            return
         if self._ending or self.over:
             raise self.ended()
         self._must_have_opened()
@@ -368,15 +422,15 @@ class RunBase:
         self._tell(self._start_turn(fields))
 
     def _start_turn(self, fields: dict[str, Any]) -> Script[None]:
-        self._turn_span = yield from start(self, TurnStartedEvent, TurnCompletedEvent, fields, fails=False)
+        self._open_turn = yield from start(self, TurnStartedEvent, TurnCompletedEvent, fields, fails=False)
 
     def end_turn(self) -> None:
         """
         End the current turn, if there is one.
         """
-        span_id, self._turn_span = self._turn_span, None
-        if span_id is not None:
-            self._tell(close(self, span_id))
+        span, self._open_turn = self._open_turn, None
+        if span is not None:
+            self._tell(close(self, span))
 
     def _start(self) -> None:
         if self._begun:
@@ -384,15 +438,15 @@ class RunBase:
             raise RuntimeError(msg)
         self._begun = True
         scope, current = scope_var.get(), correlation_id_var.get()
-        with _adopting:
-            adopts = scope is not None and not scope.adopted and self.id in ("", scope.cid)
-            if scope is not None and adopts:
-                scope.adopted = True
-                self.id, self.parent_id = scope.cid, scope.parent
-        if not adopts:
-            self.id = self.id or new_correlation_id()
-            self.parent_id = current if current != self.id else None
-        self.info = RunInfo(self.id, self.parent_id, self.agent, self.message, self._metadata)
+        self._told_message = freeze(self.message)
+        if scope is not None:
+            with _adopting:
+                if not scope.adopted and self.id in ("", scope.cid):
+                    scope.adopted = True
+                    self.id, self.parent_id = scope.cid, scope.parent
+                    return
+        self.id = self.id or new_correlation_id()
+        self.parent_id = current if current != self.id else None
 
     def _open_scope(self) -> None:
         self._scope = correlation(self.id, self.parent_id)
@@ -463,11 +517,32 @@ class Run(RunBase):
         RunRefused: From entering, if a gate refuses the run.
     """
 
+    def told(self, event_class: type[Event], fields: dict[str, Any]) -> Raised | None:
+        """
+        Emit an event of the run at once.
+        """
+        try:
+            event_class.emit(**fields)
+        except BaseException as error:
+            return Raised(error)
+        return None
+
+    def asked(self, gate: ProtectedEvent) -> Raised | None:
+        """
+        Let the handlers of a gate judge at once.
+        """
+        try:
+            gate.publish()
+        except BaseException as error:
+            return Raised(error)
+        return None
+
     def __enter__(self) -> Self:
         self._start()
         self._open_scope()
         try:
-            drive(begin(self))
+            if not begins_alone(self):
+                drive(begin(self))
         except BaseException:
             self._close_scope()
             raise
@@ -477,7 +552,7 @@ class Run(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self.closes():
+            if self.closes() and not ends_alone(self):
                 self._finish(error)
         finally:
             self._close_scope()
@@ -617,19 +692,16 @@ class Run(RunBase):
         Raises:
             Exception: What a gate raised; an ExceptionGroup where several calls met one.
         """
-        perform = refuse_awaitables(tool_performer(tools))
         ours = [as_call(self, call) for call in calls]
-
-        def one(call: ToolCall) -> Any:
-            return drive(call_tool(self, call, max_retries=self.max_retries), perform).result
-
         with self.within():
             if parallel <= 1 or len(ours) <= 1:
-                return [(call, one(call)) for call in ours]
+                return [(call, self._call_tool(call, tools)) for call in ours]
             from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
             with ThreadPoolExecutor(min(parallel, len(ours)), thread_name_prefix="eventbus-tool") as pool:
-                futures = [pool.submit(contextvars.copy_context().run, one, call) for call in ours]
+                futures = [
+                    pool.submit(contextvars.copy_context().run, self._call_tool, call, tools) for call in ours
+                ]
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION)
                 finally:
@@ -639,6 +711,26 @@ class Run(RunBase):
         errors = [error for f in futures if not f.cancelled() and (error := f.exception()) is not None]
         raise_together(errors)
         return [(call, future.result()) for call, future in zip(ours, futures, strict=True)]
+
+    def _call_tool(self, call: ToolCall, tools: Tools) -> Any:
+        span = note_tool(self, call)
+        if span is None:
+            script = call_tool(self, call, max_retries=self.max_retries)
+            return drive(script, refuse_awaitables(tool_performer(tools))).result
+        done: Any = None
+        try:
+            try:
+                done = refuse_awaitable(execute(tools, call))
+            except BaseException as error:
+                done = Raised(error)
+            else:
+                if close_tool(self, span):
+                    return as_result(done)
+            script = execute_tool(self, call, span, self.max_retries, done=done)
+            return drive(script, refuse_awaitables(tool_performer(tools))).result
+        finally:
+            # What is raised keeps this frame in its traceback, which must not keep it in turn.
+            del done
 
     def tool_call(self, call: ToolCallLike, /) -> ToolCallPiece:
         """
@@ -681,7 +773,8 @@ class AsyncRun(RunBase):
         self._start()
         self._open_scope()
         try:
-            await adrive(begin(self))
+            if not begins_alone(self):
+                await adrive(begin(self))
         except BaseException:
             self._close_scope()
             raise
@@ -691,7 +784,7 @@ class AsyncRun(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self.closes():
+            if self.closes() and not ends_alone(self):
                 await self._finish(error)
         finally:
             self._close_scope()

@@ -87,17 +87,6 @@ class Carried(Exception):  # noqa: N818 - it is no error, it brings one
         self.error = error
 
 
-class Opened(NamedTuple):
-    """
-    A start that has no end yet, and the event that ends it if the run ends first.
-    """
-
-    event_class: type[CatalogEvent]
-    fields: dict[str, Any]
-    started: float
-    fails: bool
-
-
 class ToolOutcome(NamedTuple):
     """
     What came of a tool call: a result, always; and whether it was refused, or answered by a gate.
@@ -117,6 +106,12 @@ class ModelOutcome(NamedTuple):
     answered: bool = False
     error: Exception | None = None
 
+
+Opened: TypeAlias = "tuple[type[CatalogEvent], dict[str, Any], float, bool]"
+"""
+A start that has no end yet: the event that ends it if the run ends first, what both say, when it was by the
+monotonic clock, and whether that event has an error.
+"""
 
 Step: TypeAlias = Tell | Ask | Perform | Wait | Quiet
 Script: TypeAlias = Generator[Step, Any, T]

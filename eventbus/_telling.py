@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ._context import running_loop
 
@@ -18,21 +18,17 @@ OTHERS_SECONDS: Final = 1.0
 """How long the end of a run waits, in all, for what others are telling of it just then."""
 
 
-class Teller(NamedTuple):
+class Ticket:
     """
-    Who tells something: a thread, and on a loop the task.
+    Something that is being told, and who tells it: this thread, and on a loop the task.
     """
 
-    thread: int
-    task: asyncio.Task[Any] | None
+    __slots__ = ("task", "thread")
 
-
-def teller_here() -> Teller:
-    """
-    Return who tells what is told here and now.
-    """
-    loop = running_loop()
-    return Teller(threading.get_ident(), None if loop is None else asyncio.current_task(loop))
+    def __init__(self) -> None:
+        loop = running_loop()
+        self.thread = threading.get_ident()
+        self.task: asyncio.Task[Any] | None = None if loop is None else asyncio.current_task(loop)
 
 
 class Telling:
@@ -44,32 +40,35 @@ class Telling:
         waiters: What wakes those who wait just then.
     """
 
+    __slots__ = ("_tickets", "seconds", "waiters")
+
     def __init__(self, seconds: float = OTHERS_SECONDS) -> None:
         self.seconds = seconds
         self.waiters: list[Callable[[], object]] = []
-        self._tickets: dict[object, Teller] = {}
+        self._tickets: set[Ticket] = set()
 
     def __bool__(self) -> bool:
         return bool(self._tickets)
 
-    def begin(self) -> object:
+    def begin(self) -> Ticket:
         """
         Note that something is being told from here, and return what `end` takes it back with.
         """
-        ticket = object()
-        self._tickets[ticket] = teller_here()
+        ticket = Ticket()
+        self._tickets.add(ticket)
         return ticket
 
-    def end(self, ticket: object) -> None:
+    def end(self, ticket: Ticket) -> None:
         """
         Note that it has been told, to those who may be waiting for it.
         """
         # Who waits does the reverse: he says so first, and looks again then.
-        del self._tickets[ticket]
-        for wake in list(self.waiters):
-            # The loop that it would wake may be closed.
-            with contextlib.suppress(RuntimeError):
-                wake()
+        self._tickets.remove(ticket)
+        if self.waiters:
+            for wake in list(self.waiters):
+                # The loop that it would wake may be closed.
+                with contextlib.suppress(RuntimeError):
+                    wake()
 
     def wait(self) -> None:
         """
@@ -78,7 +77,7 @@ class Telling:
         Other tasks of its own loop are not waited for: while it is blocked they cannot go on.
         """
         here = threading.get_ident()
-        others = {ticket for ticket, teller in list(self._tickets.items()) if teller.thread != here}
+        others = {ticket for ticket in list(self._tickets) if ticket.thread != here}
         if not others:
             return
         told = threading.Event()
@@ -95,8 +94,12 @@ class Telling:
         """
         Wait on the running loop until other tasks and threads have told what they are just telling.
         """
-        here = teller_here()
-        others = {ticket for ticket, teller in list(self._tickets.items()) if teller != here}
+        here = Ticket()
+        others = {
+            ticket
+            for ticket in list(self._tickets)
+            if ticket.thread != here.thread or ticket.task is not here.task
+        }
         if not others:
             return
         loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ import pytest
 from eventbus import (
     AfterToolCallEvent,
     ApproveToolCallEvent,
+    AsyncRun,
     BeforeModelCallEvent,
     BeforeToolCallEvent,
     Event,
@@ -40,10 +41,17 @@ class Own(ProtectedEvent):
     retry: bool = writable(default=False)
 
 
+class Stepwise(Run):
+    """A run whose scripts ask for each step, as an async one's do."""
+
+    told = AsyncRun.told
+    asked = AsyncRun.asked
+
+
 def opened():
     """Return a run in which things can begin, without a scope, and to which somebody listens."""
     Event.subscribe(lambda event: None)
-    return Run.begin("sundae", correlation_id="run-1")
+    return Stepwise.begin("sundae", correlation_id="run-1")
 
 
 def done(script, value=None):

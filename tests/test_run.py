@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import contextvars
 import gc
 import itertools
 import json
+import re
 import sys
 import threading
 import types
@@ -71,6 +73,7 @@ from eventbus import (
     on,
     writable,
 )
+from eventbus._telling import Telling
 from eventbus.testing import capture, frozen_clock
 
 CALL = ToolCall("call_1", "lookup", {"order": "A1"})
@@ -216,7 +219,13 @@ class TestOrder:
 
     def test_without_listeners_no_gate_is_built(self, monkeypatch):
         """Nobody judges: no gate is even built."""
-        monkeypatch.setattr("eventbus._order.build", None)
+        for gate_class in (
+            BeforeModelCallEvent,
+            BeforeToolCallEvent,
+            ApproveToolCallEvent,
+            AfterToolCallEvent,
+        ):
+            monkeypatch.setattr(gate_class, "_build", None)
         with Run() as run:
             run.call_model(answer, [])
             assert {"order": "A1"} == run.call_tools([CALL], {"lookup": lookup})[0][1].data
@@ -2462,6 +2471,129 @@ class TestStrict:
             for _ in run.turns():
                 break
         assert any("second" in note for note in caught.value.__notes__)
+
+
+class TestWhoComesMeanwhile:
+    """Who comes in the middle of a run counts from then on."""
+
+    def test_an_observer_of_the_end(self):
+        """Who subscribes while a tool works hears the call's end, with what its start would have said."""
+        seen: list[Any] = []
+
+        def work(order):
+            Event.subscribe(seen.append)
+
+        with frozen_clock() as clock, Run("sundae", correlation_id="run-1") as run:
+            run.call_tools([CALL], {"lookup": lambda order: (clock.tick(2.0), work(order))[1]})
+            run.call_tools([CALL], {"lookup": lookup})
+        assert [
+            ToolCallCompletedEvent,
+            ToolCallStartedEvent,
+            ToolCallCompletedEvent,
+            InferenceCompletedEvent,
+        ] == [type(event) for event in seen]
+        first = seen[0]
+        assert ("run-1", run.info, "sundae", CALL, ToolResult()) == (
+            first.correlation_id,
+            first.run,
+            first.agent,
+            first.tool_call,
+            first.result,
+        )
+        assert 2.0 == first.duration
+        assert len({event.span_id for event in seen}) == 3
+        assert all(re.fullmatch("[0-9a-f]{16}", event.span_id) for event in seen)
+
+    def test_an_observer_of_the_failure(self):
+        """The same where the tool fails."""
+        seen: list[Any] = []
+
+        def work(order):
+            ToolCallFailedEvent.subscribe(seen.append)
+            raise ValueError("boom")
+
+        with Run() as run:
+            ((_, result),) = run.call_tools([CALL], {"lookup": work})
+        assert "boom" == result.error
+        assert ["boom"] == [str(event.error) for event in seen]
+
+    def test_a_judge(self):
+        """Who subscribes while a tool works judges what it came to, and may have it done again."""
+
+        def again(event):
+            event.retry = event.attempt < 3
+
+        calls: list[str] = []
+
+        def work(order):
+            calls.append(order)
+            AfterToolCallEvent.subscribe(again)
+            return len(calls)
+
+        with Run() as run:
+            ((_, result),) = run.call_tools([CALL], {"lookup": work})
+        assert (3, ["A1"] * 3) == (result.data, calls)
+
+    def test_who_ends_the_run(self):
+        """A call that goes on while its run is ended, unheard, is told as failed to who has come by then."""
+        seen: list[Any] = []
+        run = Run.begin()
+
+        def work(order):
+            Event.subscribe(seen.append)
+            run.end()
+
+        run.call_tools([CALL], {"lookup": work})
+        assert [ToolCallFailedEvent, InferenceCompletedEvent] == [type(event) for event in seen]
+
+    def test_somebody_who_tells_just_then(self):
+        """An unheard end waits for what another thread has begun to tell in the same moment."""
+
+        class Late(Telling):
+            looks = 0
+
+            def __bool__(self):
+                self.looks += 1
+                return self.looks == 2
+
+        with Run() as run:
+            run.telling = Late()
+        assert run.over
+        assert 4 == run.telling.looks
+
+    def test_what_is_kept_goes_with_an_unheard_end(self):
+        """Where nobody hears the end, what stateful hooks keep for the run goes with it all the same."""
+
+        class Keeper(Hook):
+            stateful = True
+
+            @on(ToolCallStartedEvent)
+            def keep(self, event):
+                self.last = event
+
+        for error in (None, ValueError("boom")):
+            with contextlib.suppress(ValueError), Run() as run:
+                run.call_tools([CALL], {"lookup": lookup})
+                assert 1 == _stateful.kept()
+                if error is not None:
+                    run.call_tools([CALL], {"lookup": lookup})
+                    raise error
+            assert 0 == _stateful.kept()
+
+    def test_the_message_is_as_it_was(self):
+        """What events say of the run is as it was when the run began, however late the first is told."""
+        message = ["hello"]
+        with Run(message=message) as run:
+            message.append("more")
+            assert ["hello"] == run.info.message
+
+    def test_its_span(self):
+        """The id that start and end share is the same however often, and by whomever, it is read."""
+        seen: list[Any] = []
+        Event.subscribe(seen.append)
+        with Run() as run:
+            span_id = run.span_id
+        assert [span_id] * 2 == [event.span_id for event in seen]
 
 
 class TestMemory:

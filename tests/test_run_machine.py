@@ -48,7 +48,6 @@ from eventbus import (
     ProtectedEvent,
     Run,
     RunEndedError,
-    RunInfo,
     RunRefused,
     StepCompletedEvent,
     StepFailedEvent,
@@ -1255,15 +1254,15 @@ def _closes_the_outermost_first(run, *, error=None, max_turns=False):
     return (yield from _order_end(run, error=error, max_turns=max_turns))
 
 
-def _skips_approval_after_an_edit(run, gate_class, **fields):
-    if gate_class is ApproveToolCallEvent and fields["arguments"] != fields["tool_call"].input:
-        return None
-    return _order_make(run, gate_class, **fields)
+def _skips_approval_after_an_edit(run, gate, *, may_retry=False):
+    if isinstance(gate, ApproveToolCallEvent) and gate.arguments != gate.tool_call.input:
+        return iter(())
+    return _order_judge(run, gate, may_retry=may_retry)
 
 
 def _never_asks(*classes):
-    def never_asks(run, gate_class, **fields):
-        return None if gate_class in classes else _order_make(run, gate_class, **fields)
+    def never_asks(run, gate, *, may_retry=False):
+        return iter(()) if isinstance(gate, classes) else _order_judge(run, gate, may_retry=may_retry)
 
     return never_asks
 
@@ -1294,41 +1293,41 @@ def _tells_no_decision(run, gate, *, may_retry):
     yield from ()
 
 
-def _ends_with_another_span(run, span_id, error=None, ends_with=None, **fields):
-    if ends_with is ToolCallCompletedEvent and span_id in run.opened:
-        opened = run.opened[span_id]
-        run.opened[span_id] = opened._replace(fields={**opened.fields, "span_id": _order.new_span_id()})
-    return (yield from _order_close(run, span_id, error, ends_with, **fields))
+def _ends_with_another_span(run, span, error=None, ends_with=None, **fields):
+    if ends_with is ToolCallCompletedEvent and span in run.opened:
+        event_class, fields_of_both, *rest = run.opened[span]
+        run.opened[span] = (event_class, {**fields_of_both, "span_id": _order.new_span_id()}, *rest)
+    return (yield from _order_close(run, span, error, ends_with, **fields))
 
 
-def _ends_twice(run, span_id, error=None, ends_with=None, **fields):
-    opened = run.opened.get(span_id)
-    yield from _order_close(run, span_id, error, ends_with, **fields)
+def _ends_twice(run, span, error=None, ends_with=None, **fields):
+    opened = run.opened.get(span)
+    yield from _order_close(run, span, error, ends_with, **fields)
     if opened is not None and ends_with is InferenceGeneratedEvent:
-        run.opened[span_id] = opened
-        yield from _order_close(run, span_id, error, ends_with, **fields)
+        run.opened[span] = opened
+        yield from _order_close(run, span, error, ends_with, **fields)
 
 
-def _leaves_steps_open(run, span_id, error=None, ends_with=None, **fields):
+def _leaves_steps_open(run, span, error=None, ends_with=None, **fields):
     if ends_with is not StepCompletedEvent:
-        yield from _order_close(run, span_id, error, ends_with, **fields)
+        yield from _order_close(run, span, error, ends_with, **fields)
 
 
 def _fails_what_is_done(*classes):
-    def fails_what_is_done(run, span_id, error=None, ends_with=None, **fields):
+    def fails_what_is_done(run, span, error=None, ends_with=None, **fields):
         if ends_with in classes:
             ends_with, fields = None, {}
-        yield from _order_close(run, span_id, error, ends_with, **fields)
+        yield from _order_close(run, span, error, ends_with, **fields)
 
     return fails_what_is_done
 
 
 def _completes_what_failed(started, completed):
-    def completes_what_failed(run, span_id, error=None, ends_with=None, **fields):
-        opened = run.opened.get(span_id)
-        if ends_with is None and opened is not None and opened.event_class is started:
+    def completes_what_failed(run, span, error=None, ends_with=None, **fields):
+        opened = run.opened.get(span)
+        if ends_with is None and opened is not None and opened[0] is started:
             ends_with = completed
-        yield from _order_close(run, span_id, error, ends_with, **fields)
+        yield from _order_close(run, span, error, ends_with, **fields)
 
     return completes_what_failed
 
@@ -1353,7 +1352,6 @@ async def _mixes_results_up(one, calls, parallel):
 def _loses_its_parent(run):
     _run_start(run)
     run.parent_id = None
-    run.info = RunInfo(run.id, None, run.agent, run.message, run.metadata)
 
 
 def _takes_the_id_around_it(run):
@@ -1397,7 +1395,7 @@ def _keeps_its_scope_open(run):
     run._scope = None
 
 
-_order_end, _order_make, _order_close = _order.end, _order.make, _order.close
+_order_end, _order_judge, _order_close = _order.end, _order.judge, _order.close
 _order_refusal_of, _order_deny = _order.refusal_of, _order.deny_tool
 _drive_refuse_awaitables, _drive_together = _drive.refuse_awaitables, _drive.together
 _run_call_tools, _run_begin = Run.call_tools, Run.begin
@@ -1412,15 +1410,15 @@ BUGS: list[tuple[str, Any, str, bool]] = [
     ("end", _never_uses_up_its_turns, "InferenceCompletedEvent after", True),
     ("end", _closes_the_outermost_first, "outlives", False),
     ("end", _closes_the_outermost_first, "outlives", True),
-    ("make", _skips_approval_after_an_edit, "began after ['before']", False),
-    ("make", _skips_approval_after_an_edit, "was executed with", True),
-    ("make", _never_asks(BeforeModelCallEvent), "began after []", False),
-    ("make", _never_asks(BeforeToolCallEvent), "began after ['approve']", False),
-    ("make", _never_asks(ApproveToolCallEvent), "began after ['before']", True),
-    ("make", _never_asks(BeforeInvocationEvent), "was judged 0 times before", False),
-    ("make", _never_asks(AfterModelCallEvent), "no gate asked", False),
-    ("make", _never_asks(AfterToolCallEvent), "no gate asked", True),
-    ("make", _never_asks(AfterInvocationEvent), "0 after", False),
+    ("judge", _skips_approval_after_an_edit, "began after ['before']", False),
+    ("judge", _skips_approval_after_an_edit, "was executed with", True),
+    ("judge", _never_asks(BeforeModelCallEvent), "began after []", False),
+    ("judge", _never_asks(BeforeToolCallEvent), "began after ['approve']", False),
+    ("judge", _never_asks(ApproveToolCallEvent), "began after ['before']", True),
+    ("judge", _never_asks(BeforeInvocationEvent), "was judged 0 times before", False),
+    ("judge", _never_asks(AfterModelCallEvent), "no gate asked", False),
+    ("judge", _never_asks(AfterToolCallEvent), "no gate asked", True),
+    ("judge", _never_asks(AfterInvocationEvent), "0 after", False),
     ("refusal_of", _ignores_refusals_at(BeforeToolCallEvent), "after its refusal", False),
     ("refusal_of", _ignores_refusals_at(ApproveToolCallEvent), "after its refusal", True),
     ("refusal_of", _ignores_refusals_at(BeforeModelCallEvent), "after its refusal", False),
