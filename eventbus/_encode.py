@@ -7,7 +7,6 @@ It is done when the event is emitted, on the emitting thread, so that what chang
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import re
 import time
@@ -20,13 +19,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 from ._emitter import payload_fields
 from ._event import EventRoot
 from ._frames import error_frames, error_message, error_name
-from ._lines import cid_itself
-from ._plain import CUT, Limits, _key, plain, type_name
-from ._readonly import ReadOnlyDict, ReadOnlyList
-from ._redact import MASK, apply, default_redact, is_secret, redact_text
+from ._lines import cid_itself, make_encode
+from ._plain import CUT, Limits, Walk, type_name, type_of
+from ._redact import apply, default_redact, is_secret
 from ._settings import Redact, settings
 from .catalog import CatalogEvent, InferenceDeniedEvent, InferenceStartedEvent
-from .values import Agent, Message, ModelResponse, RunInfo, ToolCall, ToolResult
+from .values import RunInfo, ToolCall, ToolResult
 
 Row: TypeAlias = tuple[
     str | None, float, str, str, str | None, str | None, str | None, float | None, int, str
@@ -39,35 +37,17 @@ LIMITS: Final = Limits()
 MAX_NAME: Final = 256
 """Characters that are kept of an agent's or a tool's name in its column."""
 
-# What the short way takes; the long way does the rest, and has bounds of its own.
-_TEXT: Final = 16_384
-_NODES: Final = 2_000
-_DEPTH: Final = 32
-_SMALL_KEY: Final = 128
-_INT: Final = 1 << 63
-
 # How much of a chain of errors is kept, and of the stack of each.
 _ERRORS: Final = 8
 _FRAMES: Final = 32
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
-# As it is, but for what type checkers do not know of the type of an Any.
-_type_of: Final = cast("Callable[[Any], type]", type)
 _dict_items: Final[Callable[[Any], Iterable[tuple[Any, Any]]]] = dict[Any, Any].items
-_list_iter: Final[Callable[[Any], Iterable[Any]]] = list[Any].__iter__
-
-_VALUES: Final[dict[type, tuple[str, ...]]] = {
-    ToolCall: ("id", "name", "input"),
-    ToolResult: ("data", "error"),
-    ModelResponse: ("content", "tool_calls", "model", "usage", "finish_reason", "raw"),
-    Message: ("text", "sender", "subject", "thread"),
-    RunInfo: ("id", "parent_id", "agent", "message", "metadata"),
-}
 
 _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
-    "tool_call": _VALUES[ToolCall],
-    "result": _VALUES[ToolResult],
+    "tool_call": ("id", "name", "input"),
+    "result": ("data", "error"),
 }
 """What is read of an object in a field of the catalog that stands in for one of ours."""
 
@@ -81,12 +61,7 @@ def _find_orjson() -> Callable[[Any], bytes] | None:
 
 
 _fast_dumps = _find_orjson()
-
-
-class _Unusual(Exception):  # noqa: N818 - no error, and never seen outside
-    """
-    The short way does not take this value.
-    """
+_dumps = make_encode((",", ":"))
 
 
 class _Shape(NamedTuple):
@@ -95,31 +70,24 @@ class _Shape(NamedTuple):
 
     Attributes:
         channel, event: What the class is called.
-        fields: Name of each field that is recorded, and whether it names a secret.
-        in_dict: Whether the fields are in the instance's dict.
-        has_run: Whether what is known of the run is recorded with it.
+        fields: The name of each that is recorded, and whether it names a secret.
+        is_ours: Whether it is of the catalog, whose fields are known.
     """
 
     channel: str
     event: str
     fields: tuple[tuple[str, bool], ...]
-    in_dict: bool
-    has_run: bool
+    is_ours: bool
 
 
 @lru_cache(maxsize=1024)
 def _shape(cls: Any) -> _Shape:
-    has_run = issubclass(cls, InferenceStartedEvent | InferenceDeniedEvent)
     names = [field.name for field in payload_fields(cls)]
-    if issubclass(cls, CatalogEvent) and not has_run:
+    is_ours = issubclass(cls, CatalogEvent)
+    # What is known of the run is recorded with its start.
+    if is_ours and not issubclass(cls, InferenceStartedEvent | InferenceDeniedEvent):
         names.remove("run")
-    return _Shape(
-        channel=cls.channel,
-        event=cls.__name__,
-        fields=tuple((name, is_secret(name)) for name in names),
-        in_dict=not any(hasattr(getattr(cls, name, None), "__set__") for name in names),
-        has_run=has_run,
-    )
+    return _Shape(cls.channel, cls.__name__, tuple((name, is_secret(name)) for name in names), is_ours)
 
 
 def encode(event: Any) -> Row:
@@ -134,16 +102,12 @@ def encode(event: Any) -> Row:
         it was; a BaseException that is none goes through.
     """
     shape = _shape(cast("Hashable", type(event)))
-    redact = settings.redact
-    lossy = False
-    if redact is None:
-        try:
-            payload = _short(event, shape)
-            text = _dumps(payload)
-        except Exception:
-            payload, text, lossy = _long(event, shape, default_redact)
-    else:
-        payload, text, lossy = _long(event, shape, redact)
+    try:
+        payload, is_cut = _payload(event, shape, settings.redact or default_redact)
+        text, lossy = _spell(payload)
+        lossy = lossy or is_cut
+    except Exception:
+        payload, text, lossy = {}, "{}", True
     cid = event.correlation_id
     moment = event.timestamp
     if type(moment) is not float or not math.isfinite(moment):
@@ -163,131 +127,50 @@ def encode(event: Any) -> Row:
     )
 
 
-def _short(event: Any, shape: _Shape) -> dict[str, Any]:
-    state: dict[str, Any] = event.__dict__
+def _payload(event: Any, shape: _Shape, redact: Redact) -> tuple[dict[str, Any], bool]:
     payload: dict[str, Any] = {}
-    budget = [_NODES]
+    # One walk: what is kept of all fields together is bounded.
+    walk = Walk(redact, LIMITS)
     for name, secret in shape.fields:
-        value = state[name] if shape.in_dict else getattr(event, name)
-        kind = _type_of(value)
-        if value is None or kind is bool:
+        value = getattr(event, name)
+        kind = type_of(value)
+        if walk.default and (value is None or kind is bool):
             payload[name] = value
-        elif secret:
-            payload[name] = _hidden(value)
-        elif kind is str:
-            if len(value) > _TEXT:
-                raise _Unusual
-            payload[name] = redact_text(value)
-        else:
-            payload[name] = _copy(value, 0, budget)
-    extra = state.get("_extra")
-    if extra is not None:
-        more = _copy(
-            extra if shape.has_run else {k: v for k, v in _dict_items(extra) if type(v) is not RunInfo},
-            0,
-            budget,
-        )
-        if not payload.keys().isdisjoint(more):
-            raise _Unusual
-        payload.update(more)
-    return payload
+            continue
+        if kind is not str and kind is not int and kind is not float:
+            value = _convert(name, value, redact, is_ours=shape.is_ours)
+        payload[name] = walk.walk(value, (None, name), secret, 1)
+    extra = event.__dict__.get("_extra")
+    if extra:
+        raw = {
+            name: _convert(name, value, redact, is_ours=False)
+            for name, value in _dict_items(extra)
+            if type(value) is not RunInfo
+        }
+        copy = walk.copy(raw, ())
+        # Where there was no room left it is no dict, but a mark.
+        more: dict[str, Any] = {CUT: CUT} if copy == CUT else copy
+        payload = {**payload, **more, **payload}
+    return payload, walk.lossy
 
 
-def _hidden(value: Any) -> Any:
-    kind = _type_of(value)
-    if kind is str:
-        return MASK
-    if value is None or kind is bool or (kind is int and -_INT <= value < _INT):
-        return value
-    raise _Unusual
-
-
-def _copy(value: Any, depth: int, budget: list[int]) -> Any:
-    kind = _type_of(value)
-    if kind is str:
-        if len(value) > _TEXT:
-            raise _Unusual
-        return redact_text(value)
-    if value is None or kind is bool:
-        return value
-    if kind is int:
-        if -_INT <= value < _INT:
-            return value
-        raise _Unusual
-    if kind is float:
-        if math.isfinite(value):
-            return value
-        raise _Unusual
-    if kind is Agent:
-        return _copy(str.__str__(value), depth, budget)
-    if depth >= _DEPTH:
-        raise _Unusual
-    if kind is dict or kind is ReadOnlyDict:
-        budget[0] -= len(value)
-        if budget[0] < 0:
-            raise _Unusual
-        result: dict[str, Any] = {}
-        for key, item in _dict_items(value):
-            if type(key) is not str or len(key) > _SMALL_KEY:
-                raise _Unusual
-            name, hidden = _key(key)
-            if name is not key and name != key:
-                raise _Unusual
-            result[key] = _hidden(item) if hidden else _copy(item, depth + 1, budget)
-        return result
-    if kind is list or kind is ReadOnlyList or kind is tuple:
-        budget[0] -= len(value)
-        if budget[0] < 0:
-            raise _Unusual
-        items = _list_iter(value) if kind is not tuple else value
-        return [_copy(item, depth + 1, budget) for item in items]
-    names = _VALUES.get(kind)
-    if names is None:
-        raise _Unusual
-    budget[0] -= len(names)
-    return {name: _copy(getattr(value, name), depth + 1, budget) for name in names}
-
-
-def _long(event: Any, shape: _Shape, redact: Redact) -> tuple[dict[str, Any], str, bool]:
-    try:
-        copy = plain(_read(event, shape, redact), redact=redact, limits=LIMITS)
-        # Where there was no stack left it is no dict, but a mark.
-        payload: dict[str, Any] = {CUT: CUT} if isinstance(copy.value, str) else copy.value
-        try:
-            text, lossy = _dumps(payload), bool(copy.lossy)
-        except (TypeError, ValueError):
-            # An integer of more than 64 bits, or half of a surrogate pair, which is no text to SQLite.
-            text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-            clean = _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text)
-            text, lossy = clean, bool(copy.lossy) or clean != text
-        return payload, text, lossy
-    except Exception:
-        return {}, "{}", True
-
-
-def _dumps(payload: dict[str, Any]) -> str:
+def _spell(payload: dict[str, Any]) -> tuple[str, bool]:
     if _fast_dumps is not None:
-        return _fast_dumps(payload).decode()
-    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"))
-    if not text.isascii() and _SURROGATE.search(text) is not None:
-        msg = "half of a surrogate pair"
-        raise ValueError(msg)
-    return text
-
-
-def _read(event: Any, shape: _Shape, redact: Redact) -> dict[str, Any]:
-    is_ours = isinstance(event, CatalogEvent)
-    values: dict[str, Any] = {}
-    for name, _ in shape.fields:
-        values[name] = _convert(name, getattr(event, name), redact, is_ours=is_ours)
-    for name, value in _dict_items(event.__dict__.get("_extra") or {}):
-        if type(value) is not RunInfo:
-            values[name] = _convert(name, value, redact, is_ours=False)
-    return values
+        try:
+            return _fast_dumps(payload).decode(), False
+        except (TypeError, ValueError):
+            # An integer of more than 64 bits, or half of a surrogate pair.
+            pass
+    text = _dumps(payload)
+    if text.isascii():
+        return text, False
+    # Half of a surrogate pair is no text to SQLite.
+    clean = _SURROGATE.sub(lambda match: f"\\\\u{ord(match[0]):04x}", text)
+    return clean, clean != text
 
 
 def _convert(name: str, value: Any, redact: Redact, *, is_ours: bool) -> Any:
-    kind = _type_of(value)
+    kind = type_of(value)
     if issubclass(kind, BaseException):
         return _error(value, name, redact)
     if issubclass(kind, EventRoot):
@@ -299,6 +182,8 @@ def _convert(name: str, value: Any, redact: Redact, *, is_ours: bool) -> Any:
             "span_id": value.__dict__.get("span_id"),
         }
     if not is_ours or value is None or issubclass(kind, str | dict):
+        return value
+    if kind is ToolCall or (kind is ToolResult and not issubclass(type_of(value.error), BaseException)):
         return value
     if name == "agent":
         return _attribute(value, "name", value)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ._frames import UNPRINTABLE, error_frames, error_message, error_name
-from ._plain import CUT, Limits, plain
+from ._plain import CUT, Limits, Walk, plain
 from ._redact import MASK, default_redact, is_secret, redact_text
 
 if TYPE_CHECKING:
@@ -50,19 +50,26 @@ _NO_NAME: Final = re.compile(r"[\s=\"\\\[\],]")
 _ITEM: Final = re.compile(r"[^\s=\"\\\[\],]+")
 
 
-def _make_encode() -> Callable[[Any], str]:
-    # `JSONEncoder.encode` makes an encoder for each value, which takes longer than the value.
-    encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False)
+def make_encode(separators: tuple[str, str]) -> Callable[[Any], str]:
+    """
+    Make a function that writes what `plain` has made as JSON, as it is but for what JSON escapes.
+
+    `JSONEncoder.encode` makes an encoder for each value, which takes longer than the value.
+
+    Args:
+        separators: What stands between items, and between a key and its value.
+    """
+    encoder = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=separators)
     make: Any = vars(json.encoder).get("c_make_encoder")
-    separators = (encoder.key_separator, encoder.item_separator)
+    item, key = separators
     try:
-        chunks = make(None, encoder.default, encode_basestring, None, *separators, False, False, True)
+        chunks = make(None, encoder.default, encode_basestring, None, key, item, False, False, True)
     except TypeError:  # pragma: no cover - where json has no C encoder, or its arguments differ
         return encoder.encode
     return lambda value: "".join(chunks(value, 0))
 
 
-_encode: Final = _make_encode()
+_encode: Final = make_encode((", ", ": "))
 _decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().raw_decode
 
 
@@ -378,8 +385,7 @@ def _list(items: Iterable[object]) -> str:
 
 
 def _data(data: object, redact: Redact) -> str:
-    text = _encode(plain(data, redact=redact, path=("data",), limits=_LIMITS).value)
-    return _cut(_escape_json(text))
+    return _cut(_escape_json(_encode(Walk(redact, _LIMITS).copy(data, ("data",)))))
 
 
 def _message(text: object, redact: Redact) -> str:

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, ca
 
 from ._frames import error_frames, error_message
 from ._readonly import ReadOnlyDict, ReadOnlyList
-from ._redact import MASK, apply, default_redact, is_ordinary, is_secret, mask_text, redact_text
+from ._redact import MASK, apply, default_redact, is_secret, mask_text, redact_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     Redact: TypeAlias = Callable[[tuple[str, ...], Any], Any]
+    # The last key that leads to a value, and what leads there; a tuple of them is made for users' functions.
+    Path: TypeAlias = "tuple[Path, str | int] | None"
     # How a type is read: the walk, the value, its path, whether a key above names a secret, its depth.
-    Reader: TypeAlias = Callable[["_Walk", Any, tuple[str, ...], bool, int], Any]
+    Reader: TypeAlias = Callable[["Walk", Any, Path, bool, int], Any]
 
 T = TypeVar("T")
 
@@ -38,17 +40,19 @@ _MARGIN: Final = 4096
 _TAIL: Final = 1024
 
 _SMALL_KEY: Final = 128
-_SMALL: Final = 1 << 63
-# What is nested deeper than this may be nested in itself.
-_ORDINARY_DEPTH: Final = 8
-_LOSSES: Final = 100
+# A number between these is none that JSON cannot hold.
+_LEAST: Final = -(1 << 47)
+_MOST: Final = 1 << 47
 # Python refuses to write an integer of more than 4,300 digits, or 640 where it is told to; this is 602.
 _BITS: Final = 2000
 _BIG: Final = 1 << _BITS
 
 
+# As it is, but for what type checkers do not know of the type of an Any.
+type_of: Final = cast("Callable[[Any], type]", type)
+
 # The methods of the built-in classes: those of a subclass may do anything.
-_dict_items: Final[Callable[[Any], Iterable[tuple[Any, Any]]]] = dict[Any, Any].items
+_dict_items: Final[Callable[[Any], Collection[tuple[Any, Any]]]] = dict[Any, Any].items
 _list_iter: Final[Callable[[Any], Iterable[Any]]] = list[Any].__iter__
 _tuple_iter: Final[Callable[[Any], Iterable[Any]]] = tuple[Any, ...].__iter__
 
@@ -76,12 +80,11 @@ class Plain(NamedTuple):
 
     Attributes:
         value: None, bools, ints, finite floats, strings, and lists and dicts of them; fresh ones.
-        lossy: The paths at which the value cannot be told from the copy, a hundred at most; a masked
-            secret is none.
+        lossy: Whether the value cannot be told from the copy; a masked secret is no loss.
     """
 
     value: Any
-    lossy: tuple[tuple[str, ...], ...]
+    lossy: bool
 
 
 _DEFAULT: Final = Limits()
@@ -100,7 +103,7 @@ def plain(
     Strings, ints, finite floats, bools and None stay; lists and tuples become lists; mappings, named
     tuples, dataclasses, attrs and pydantic classes become dicts; enum members their value; dates ISO 8601;
     decimals, fractions, UUIDs, paths and IP addresses their text; an exception a dict of `type`, `text` and
-    `frames`. None of that is lossy. What is, is noted:
+    `frames`. None of that is lossy. What is, is told:
 
     - a text that was cut ends in `…`; a list that was cut ends in the item `"…"`, a dict in the key `"…"`;
       `"…"` stands for what lies too deep
@@ -124,74 +127,11 @@ def plain(
         limits: How much is copied.
 
     Returns:
-        The copy, and where it is lossy. No Exception is ever raised; a BaseException that is none, such as a
-        KeyboardInterrupt in a `__repr__`, goes through. Runs on the caller's thread.
+        The copy, and whether it is lossy. No Exception is ever raised; a BaseException that is none, such as
+        a KeyboardInterrupt in a `__repr__`, goes through. Runs on the caller's thread.
     """
-    if redact is default_redact and not any(map(is_secret, path)):
-        room = _Room(limits)
-        try:
-            short = _copy(value, limits.text, min(_ORDINARY_DEPTH, limits.depth), room)
-            # Where it was used up, the walk would have left something out.
-            if room.chars > 0:
-                return Plain(short, ())
-        except (_OddError, RuntimeError):
-            # What changes in another thread meanwhile is a RuntimeError.
-            pass
-    walk = _Walk(redact, limits)
-    try:
-        copy = walk.walk(value, path, walk.default and any(map(is_secret, path)), 0)
-    except Exception:
-        # There was no stack left to say more.
-        return Plain(CUT, (path,))
-    return Plain(copy, tuple(walk.lossy))
-
-
-class _OddError(Exception):
-    """Something in a value takes more than a copy."""
-
-
-class _Room:
-    """What is left of the limits for the copy of an ordinary value."""
-
-    __slots__ = ("chars", "nodes")
-
-    def __init__(self, limits: Limits) -> None:
-        self.chars = limits.total
-        self.nodes = limits.nodes
-
-
-def _copy(value: Any, text_limit: int, depth: int, room: _Room) -> Any:
-    """
-    Copy what nearly all values are: plain containers of short texts and numbers, with nothing to mask.
-
-    It does what the walk would do to them, in a third of the time, and anything else is an `_OddError`.
-    """
-    kind = cast("object", type(value))
-    if kind is str:
-        size = len(value)
-        room.chars -= size
-        if size <= text_limit and room.chars > 0 and is_ordinary(value):
-            return value
-    elif value is None or kind is bool or (kind is int and -_SMALL < value < _SMALL):
-        return value
-    elif kind is float:
-        if math.isfinite(value):
-            return value
-    elif kind is dict or kind is ReadOnlyDict:
-        room.nodes -= len(value)
-        if depth > 0 and room.nodes > 0:
-            copy: dict[str, Any] = {}
-            for key, item in _dict_items(value):
-                if type(key) is not str or len(key) > _SMALL_KEY or not _is_open(key):
-                    raise _OddError
-                room.chars -= len(key)
-                copy[key] = _copy(item, text_limit, depth - 1, room)
-            return copy
-    elif kind is list or kind is ReadOnlyList:
-        room.nodes -= len(value)
-        if depth > 0 and room.nodes > 0:
-            return [_copy(item, text_limit, depth - 1, room) for item in _list_iter(value)]
-    raise _OddError
+    walk = Walk(redact, limits)
+    return Plain(walk.copy(value, path), walk.lossy)
 
 
 def type_name(kind: Any) -> str:
@@ -210,82 +150,99 @@ def type_name(kind: Any) -> str:
         return "object"
 
 
-class _Walk:
-    """One copy in the making: what is left of its limits, what is open, what was lost."""
+class Walk:
+    """
+    One copy in the making: what is left of its limits, what is open, whether something was lost.
+
+    It does what `plain` says, and `copy` is called once.
+    """
 
     __slots__ = ("chars", "default", "depth", "lossy", "nodes", "open", "redact", "text_limit")
 
     def __init__(self, redact: Redact, limits: Limits) -> None:
         self.redact = redact
         self.default = redact is default_redact
-        self.depth = limits.depth
-        self.nodes = limits.nodes
-        self.text_limit = max(limits.text, 1)
-        self.chars = limits.total
-        self.lossy: list[tuple[str, ...]] = []
+        self.depth: int = limits.depth
+        self.nodes: int = limits.nodes
+        self.text_limit: int = max(limits.text, 1)
+        self.chars: int = limits.total
+        self.lossy = False
         self.open: set[int] = set()
 
-    def walk(self, value: object, path: tuple[str, ...], secret: bool, depth: int) -> Any:
-        kind = type(value)
+    def copy(self, value: object, keys: tuple[str, ...]) -> Any:
+        """
+        Return the copy of a value that these keys lead to.
+        """
+        path: Path = None
+        secret = False
+        for key in keys:
+            path = (path, key)
+            secret = secret or is_secret(key)
+        try:
+            return self.walk(value, path, secret, 0)
+        except Exception:
+            # There was no stack left to say more.
+            return self.lose(CUT)
+
+    def walk(self, value: Any, path: Path, secret: bool, depth: int) -> Any:
+        kind = type_of(value)
         try:
             if kind is str:
-                return _read_str(self, value, path, secret, depth)
-            if kind is dict:
+                return self.text(value, path, secret)
+            if kind is dict or kind is ReadOnlyDict:
                 return _read_dict(self, value, path, secret, depth)
-            if kind is list:
-                return _read_list(self, value, path, secret, depth)
+            if kind is list or kind is ReadOnlyList:
+                return self.sequence(value, _list_iter(value), path, secret, depth)
             if value is None or kind is bool or kind is int or kind is float:
                 return self.scalar(value, path)
-            return _reader(cast("Hashable", kind))(self, value, path, secret, depth)
+            return _reader(kind)(self, value, path, secret, depth)
         except Exception:
             return self.opaque(value, path, secret)
 
-    def lose(self, path: tuple[str, ...], instead: T) -> T:
-        if len(self.lossy) < _LOSSES:
-            self.lossy.append(path)
+    def lose(self, instead: T) -> T:
+        self.lossy = True
         return instead
 
-    def ask(self, value: object, path: tuple[str, ...]) -> Any:
+    def ask(self, value: object, path: Path) -> Any:
         """Redact a leaf with the user's function."""
-        answer = apply(self.redact, path, value)
-        return self.number(value, path) if answer is value else self.settle(answer, path)
+        answer = apply(self.redact, _keys(path), value)
+        return self.number(value) if answer is value else self.settle(answer)
 
-    def settle(self, answer: Any, path: tuple[str, ...]) -> Any:
+    def settle(self, answer: Any) -> Any:
         """Take what a user's function made of a leaf; it is asked no more about that."""
         if type(answer) is str:
-            return self.cut(answer, path, len(answer))
+            return self.cut(answer, len(answer))
         limits = Limits(depth=8, nodes=1000, text=self.text_limit, total=max(self.chars, 1))
-        inner = plain(answer, redact=_keep, path=path, limits=limits)
-        self.lossy += inner.lossy[: _LOSSES - len(self.lossy)]
+        inner = plain(answer, redact=_keep, limits=limits)
+        self.lossy = self.lossy or inner.lossy
         return inner.value
 
-    def scalar(self, value: object, path: tuple[str, ...]) -> Any:
-        return self.number(value, path) if self.default else self.ask(value, path)
+    def scalar(self, value: object, path: Path) -> Any:
+        return self.number(value) if self.default else self.ask(value, path)
 
-    def number(self, value: object, path: tuple[str, ...]) -> Any:
+    def number(self, value: object) -> Any:
         if type(value) is float and not math.isfinite(value):
-            return self.lose(path, json.dumps(value))
+            return self.lose(json.dumps(value))
         if type(value) is int and not -_BIG < value < _BIG:
-            return self.lose(path, f"<int of {value.bit_length()} bits>")
+            return self.lose(f"<int of {value.bit_length()} bits>")
         return value
 
-    def text(self, value: str, path: tuple[str, ...], secret: bool) -> Any:
+    def text(self, value: str, path: Path, secret: bool) -> Any:
         size = len(value)
         if self.default and not secret and size <= self.text_limit and size <= self.chars:
-            # Nearly every text; the rest of this method does the same to it.
             masked = redact_text(value)
             if masked is value:
                 self.chars -= size
                 return value
-            return self.cut(masked, path, size)
+            return self.cut(masked, size)
         if size > self.text_limit + _MARGIN:
             value = value[: self.text_limit + _MARGIN]
         if self.default:
-            return self.cut(MASK if secret else redact_text(value), path, size)
-        answer = apply(self.redact, path, value)
-        return self.cut(answer, path, size) if type(answer) is str else self.settle(answer, path)
+            return self.cut(MASK if secret else redact_text(value), size)
+        answer = apply(self.redact, _keys(path), value)
+        return self.cut(answer, size) if type(answer) is str else self.settle(answer)
 
-    def cut(self, text: str, path: tuple[str, ...], size: int) -> str:
+    def cut(self, text: str, size: int) -> str:
         limit = min(self.text_limit, max(self.chars, 1))
         # Of a text that was not looked at whole, a short answer of a user's function is its own words.
         whole = size <= self.text_limit + _MARGIN or text == MASK or (not self.default and len(text) <= _TAIL)
@@ -294,97 +251,120 @@ class _Walk:
         self.chars -= min(len(text), limit)
         if whole and len(text) <= limit:
             return text
-        return self.lose(path, text[: limit - 1] + CUT)
+        return self.lose(text[: limit - 1] + CUT)
 
-    def opaque(self, value: object, path: tuple[str, ...], secret: bool) -> Any:
-        return self.lose(path, self.text(f"<{type_name(type(value))}>", path, secret))
-
-    def enter(self, value: object, path: tuple[str, ...], depth: int) -> str | None:
-        """Open a container, or say what stands in its place."""
-        mark = id(value)
-        if mark in self.open:
-            return self.lose(path, CYCLE)
-        if depth >= self.depth or self.nodes <= 0:
-            return self.lose(path, CUT)
-        self.open.add(mark)
-        return None
+    def opaque(self, value: object, path: Path, secret: bool) -> Any:
+        return self.lose(self.text(f"<{type_name(type(value))}>", path, secret))
 
     def mapping(
-        self, value: object, items: Iterable[tuple[Any, Any]], path: tuple[str, ...], secret: bool, depth: int
+        self, value: object, items: Iterable[tuple[Any, Any]], path: Path, secret: bool, depth: int
     ) -> Any:
-        if (instead := self.enter(value, path, depth)) is not None:
-            return instead
+        mark = id(value)
+        if mark in self.open or depth >= self.depth or self.nodes <= 0:
+            return self.lose(CYCLE if mark in self.open else CUT)
+        self.open.add(mark)
+        # Nearly all that is in a container is copied here, without a call for each.
+        short = self.text_limit if self.default and not secret else -1
+        nodes, chars = self.nodes, self.chars
         result: dict[str, Any] = {}
         try:
             for key, item in items:
-                if self.nodes <= 0 or self.chars <= 0:
-                    result[CUT] = self.lose(path, CUT)
+                if nodes <= 0 or chars <= 0:
+                    result[CUT] = self.lose(CUT)
                     break
-                self.nodes -= 1
+                nodes -= 1
                 if type(key) is str and len(key) <= _SMALL_KEY:
                     name, hidden = _key(key)
                 else:
-                    name, hidden = self.key(key, path)
+                    name, hidden = self.key(key)
                     key = name  # noqa: PLW2901 - the path is made of texts
-                if name in result:
-                    self.lose((*path, name), name)
-                    while name in result:
-                        name = f"{name}~{len(result)}"
-                self.chars -= len(name)
-                if item is None or item is True or item is False:
-                    result[name] = item if self.default else self.ask(item, (*path, key))
-                else:
-                    result[name] = self.walk(item, (*path, key), secret or hidden, depth + 1)
+                while name in result:
+                    name = self.lose(f"{name}~{len(result)}")
+                chars -= len(name)
+                kind = type_of(item)
+                if kind is str:
+                    size = len(item)
+                    if size <= short and size <= chars and not hidden and redact_text(item) is item:
+                        chars -= size
+                        result[name] = item
+                        continue
+                elif self.default and (
+                    item is None or ((kind is int or kind is float or kind is bool) and _LEAST < item < _MOST)
+                ):
+                    result[name] = item
+                    continue
+                self.nodes, self.chars = nodes, chars
+                result[name] = self.walk(item, (path, key), secret or hidden, depth + 1)
+                nodes, chars = self.nodes, self.chars
         except Exception:
             # A mapping that cannot be read to its end is kept as far as it could.
-            result[CUT] = self.lose(path, CUT)
-        finally:
-            self.open.discard(id(value))
+            result[CUT] = self.lose(CUT)
+        self.nodes, self.chars = nodes, chars
+        self.open.discard(mark)
         return result
 
-    def sequence(
-        self, value: object, items: Iterable[Any], path: tuple[str, ...], secret: bool, depth: int
-    ) -> Any:
-        if (instead := self.enter(value, path, depth)) is not None:
-            return instead
+    def sequence(self, value: object, items: Iterable[Any], path: Path, secret: bool, depth: int) -> Any:
+        # As for a mapping, without its keys.
+        mark = id(value)
+        if mark in self.open or depth >= self.depth or self.nodes <= 0:
+            return self.lose(CYCLE if mark in self.open else CUT)
+        self.open.add(mark)
+        short = self.text_limit if self.default and not secret else -1
+        nodes, chars = self.nodes, self.chars
         result: list[Any] = []
         try:
-            for index, item in enumerate(items):
-                if self.nodes <= 0 or self.chars <= 0:
-                    result.append(self.lose(path, CUT))
+            for item in items:
+                if nodes <= 0 or chars <= 0:
+                    result.append(self.lose(CUT))
                     break
-                self.nodes -= 1
-                result.append(self.walk(item, (*path, str(index)), secret, depth + 1))
+                nodes -= 1
+                kind = type_of(item)
+                if kind is str:
+                    size = len(item)
+                    if size <= short and size <= chars and redact_text(item) is item:
+                        chars -= size
+                        result.append(item)
+                        continue
+                elif self.default and (
+                    item is None or ((kind is int or kind is float or kind is bool) and _LEAST < item < _MOST)
+                ):
+                    result.append(item)
+                    continue
+                self.nodes, self.chars = nodes, chars
+                result.append(self.walk(item, (path, len(result)), secret, depth + 1))
+                nodes, chars = self.nodes, self.chars
         except Exception:
-            # As above.
-            result.append(self.lose(path, CUT))
-        finally:
-            self.open.discard(id(value))
+            result.append(self.lose(CUT))
+        self.nodes, self.chars = nodes, chars
+        self.open.discard(mark)
         return result
 
-    def key(self, key: Any, path: tuple[str, ...]) -> tuple[str, bool]:
+    def key(self, key: Any) -> tuple[str, bool]:
         """Make a text of a key that is none, or is a long one."""
         # Not isinstance, which asks an object for its `__class__`.
         if issubclass(type(key), str):
             name = str.__str__(key)
         else:
             copy = plain(key, redact=_keep, limits=Limits(8, 100, _SMALL_KEY, _SMALL_KEY)).value
-            name = copy if type(copy) is str else json.dumps(copy, ensure_ascii=False)
-            self.lose((*path, name), name)
+            name = self.lose(copy if type(copy) is str else json.dumps(copy, ensure_ascii=False))
         masked = mask_text(name[: self.text_limit + _MARGIN])
-        return self.cut(masked, path, len(name)), is_secret(name)
+        return self.cut(masked, len(name)), is_secret(name)
+
+
+def _keys(path: Path) -> tuple[str, ...]:
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(str(key))
+    return tuple(reversed(keys))
 
 
 def _keep(_path: tuple[str, ...], value: Any) -> Any:
     return value
 
 
-@lru_cache(maxsize=4096)
-def _is_open(key: str) -> bool:
-    return mask_text(key) == key and not is_secret(key)
-
-
-@lru_cache(maxsize=4096)
+# More than one payload has: a large one is to find its keys again.
+@lru_cache(maxsize=16_384)
 def _key(key: str) -> tuple[str, bool]:
     return mask_text(key), is_secret(key)
 
@@ -416,8 +396,11 @@ def _reader(kind: type) -> Reader:
 def _fields_reader(names: Iterable[str]) -> Reader:
     known = tuple(names)
 
-    def read(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
-        items = ((name, _attribute(value, name)) for name in known)
+    def read(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
+        try:
+            items = [(name, getattr(value, name)) for name in known]
+        except Exception:
+            items = [(name, _attribute(value, name)) for name in known]
         return walk.mapping(value, items, path, secret, depth)
 
     return read
@@ -434,97 +417,99 @@ def _attribute(value: Any, name: str) -> Any:
         return _Unreadable()
 
 
-def _read_opaque(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
+def _read_opaque(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
     return walk.opaque(value, path, secret)
 
 
-def _read_unreadable(walk: _Walk, _value: Any, path: tuple[str, ...], _secret: bool, _depth: int) -> Any:
-    return walk.lose(path, "<unreadable>")
+def _read_unreadable(walk: Walk, _value: Any, _path: Path, _secret: bool, _depth: int) -> Any:
+    return walk.lose("<unreadable>")
 
 
-def _read_repr(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
-    return walk.lose(path, walk.text(str.__str__(repr(value)), path, secret))
+def _read_repr(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
+    return walk.lose(walk.text(str.__str__(repr(value)), path, secret))
 
 
-def _read_text(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
+def _read_text(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
     return walk.text(str.__str__(str(value)), path, secret)
 
 
-def _read_iso(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
+def _read_iso(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
     return walk.text(str.__str__(value.isoformat()), path, secret)
 
 
-def _read_complex(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
-    return walk.lose(path, walk.text(complex.__repr__(value), path, secret))
+def _read_complex(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
+    return walk.lose(walk.text(complex.__repr__(value), path, secret))
 
 
-def _read_str(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
+def _read_str(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
     return walk.text(str.__str__(value), path, secret)
 
 
-def _read_int(walk: _Walk, value: Any, path: tuple[str, ...], _secret: bool, _depth: int) -> Any:
+def _read_int(walk: Walk, value: Any, path: Path, _secret: bool, _depth: int) -> Any:
     return walk.scalar(int.__int__(value), path)
 
 
-def _read_float(walk: _Walk, value: Any, path: tuple[str, ...], _secret: bool, _depth: int) -> Any:
+def _read_float(walk: Walk, value: Any, path: Path, _secret: bool, _depth: int) -> Any:
     return walk.scalar(float.__float__(value), path)
 
 
-def _read_bytes(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
+def _read_bytes(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
     # The function is asked twice: about the bytes, and about the text that they are.
-    answer = value if walk.default else apply(walk.redact, path, value)
+    answer = value if walk.default else apply(walk.redact, _keys(path), value)
     if not isinstance(answer, bytes | bytearray | memoryview):
-        return walk.settle(answer, path)
+        return walk.settle(answer)
     start = bytes(cast("Any", answer)[: walk.text_limit + _MARGIN + 1])
-    return walk.lose(path, walk.text(start.decode("utf-8", "backslashreplace"), path, secret))
+    return walk.lose(walk.text(start.decode("utf-8", "backslashreplace"), path, secret))
 
 
-def _read_dict(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
-    # A copy made at once: other threads may write to the dict while it is walked.
-    return walk.mapping(value, list(islice(_dict_items(value), walk.nodes + 1)), path, secret, depth)
+def _read_dict(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
+    items = _dict_items(value)
+    # Taken at once: other threads may write to the dict while it is walked.
+    taken = list(items if len(items) <= walk.nodes else islice(items, walk.nodes + 1))
+    return walk.mapping(value, taken, path, secret, depth)
 
 
-def _read_list(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_list(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.sequence(value, _list_iter(value), path, secret, depth)
 
 
-def _read_tuple(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_tuple(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.sequence(value, _tuple_iter(value), path, secret, depth)
 
 
-def _read_iterable(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_iterable(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.sequence(value, value, path, secret, depth)
 
 
-def _read_set(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_set(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     copy = walk.sequence(value, value, path, secret, depth)
-    return walk.lose(path, copy if type(copy) is str else sorted(copy, key=str))
+    return walk.lose(copy if type(copy) is str else sorted(copy, key=str))
 
 
-def _read_mapping(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_mapping(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.mapping(value, ((key, value[key]) for key in value), path, secret, depth)
 
 
-def _read_namespace(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_namespace(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.mapping(value, list(_dict_items(value.__dict__)), path, secret, depth)
 
 
-def _read_enum(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_enum(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     return walk.walk(value.value, path, secret, depth)
 
 
-def _read_error(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, depth: int) -> Any:
+def _read_error(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
     frames = error_frames(value)  # before its text is made, which may raise the error again
     known = {"type": type_name(type(value)), "text": error_message(value), "frames": frames}
     return walk.mapping(value, known.items(), path, secret, depth)
 
 
-def _read_class(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
-    return walk.lose(path, walk.text(f"<class {type_name(value)}>", path, secret))
+def _read_class(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
+    return walk.lose(walk.text(f"<class {type_name(value)}>", path, secret))
 
 
-def _read_function(walk: _Walk, value: Any, path: tuple[str, ...], secret: bool, _depth: int) -> Any:
-    return walk.lose(path, walk.text(f"<function {type_name(value)}>", path, secret))
+def _read_function(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -> Any:
+    return walk.lose(walk.text(f"<function {type_name(value)}>", path, secret))
 
 
 _BY_CLASS: Final[dict[type, Reader]] = {

@@ -41,7 +41,8 @@ from eventbus import (
     _encode,
     configure,
 )
-from eventbus._plain import plain
+from eventbus._plain import Limits, plain
+from eventbus._redact import default_redact
 from eventbus._schema import COLUMNS
 from eventbus.values import RunInfo
 
@@ -442,13 +443,14 @@ def test_any_payload_is_valid_json(keys, contained):
 
 @given(strategies.json_values())
 @settings(deadline=None, max_examples=100)
-def test_the_short_way_says_what_the_long_one_says(one):
-    """It is shorter, and no different: what it takes, it masks and copies alike."""
-    try:
-        short = _encode._short(Anything(value=one), _encode._shape(Anything))
-    except _encode._Unusual:
-        return
-    assert plain({"value": one}).value == short
+def test_a_field_is_copied_as_any_value_is(one):
+    """Fields and raw keys are masked and bounded together, and each as `plain` would do it."""
+    event = Anything(value=one)
+    event.__dict__["_extra"] = {"raw": one}
+
+    found, _ = _encode._payload(event, _encode._shape(Anything), default_redact)
+
+    assert plain({"raw": one, "value": one}).value == found
 
 
 def test_what_changes_later_is_not_recorded():
@@ -567,28 +569,28 @@ def test_names_are_cut_in_their_columns():
     assert columns(Anything(value=1, correlation_id="c"))["agent"] is None
 
 
-def test_at_the_end_of_the_stack():
+def test_at_the_end_of_the_stack(monkeypatch):
     """Where there is no stack left, a row says which event it was."""
 
     def fail(*_, **__):
         raise RecursionError
 
-    event = Anything(value={1})
-    before = _encode.plain
-    _encode.plain = fail
-    try:
-        row = columns(event)
-    finally:
-        _encode.plain = before
+    monkeypatch.setattr(_encode.Walk, "walk", fail)
+    row = columns(Anything(value={1}))
 
     assert ("Anything", "{}", 1) == (row["event"], row["payload"], row["lossy"])
 
 
-def test_a_copy_that_is_none(monkeypatch):
-    """A copy that could not even be begun is marked."""
-    monkeypatch.setattr(_encode, "plain", lambda *_, **__: plain("…"))
+def test_raw_keys_for_which_there_is_no_room(monkeypatch):
+    """What is kept of all fields together is bounded, and what is left out is marked."""
+    monkeypatch.setattr(_encode, "LIMITS", Limits(nodes=2))
+    event = Anything(value=[1, 2])
+    event.__dict__["_extra"] = {"raw": 1}
 
-    assert '{"…":"…"}' == columns(Anything(value={1}))["payload"]
+    row = columns(event)
+
+    assert {"value": [1, 2], "…": "…"} == json.loads(row["payload"])
+    assert 1 == row["lossy"]
 
 
 def test_without_the_fast_library(monkeypatch):

@@ -147,6 +147,15 @@ def test_a_key_names_a_secret(key: str) -> None:
     assert is_secret(key)
 
 
+@pytest.mark.parametrize("name", _redact._NAMES)
+def test_a_name_in_two_words_is_one(name: str) -> None:
+    """Wherever it is parted, and whatever parts it."""
+    for place in range(1, len(name)):
+        for mark in ("_", "-", ".", " ", "0", "/"):
+            assert is_secret(f"my{mark}{name[:place]}{mark}{name[place:]}s")
+        assert is_secret(name[:place] + name[place:].capitalize())
+
+
 @pytest.mark.parametrize(
     "key",
     [
@@ -330,6 +339,12 @@ def test_a_secret_in_a_text_is_masked(text: str, masked: str) -> None:
 def test_an_ordinary_text_is_the_same_object(text: str) -> None:
     """What holds no secret is not even copied."""
     assert mask_text(text) is text
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic", "BASIC"])
+def test_a_scheme_alone_tells_a_secret(scheme: str) -> None:
+    """Also in a text that has neither `=` nor `:`."""
+    assert f"sent {scheme} {MASK}" == redact_text(f"sent {scheme} {SECRET}1")
 
 
 @given(TEXTS)
