@@ -165,6 +165,23 @@ class TestWithoutALoop:
         assert [("a", "a"), ("b", "b")] == sorted(seen)
         assert "b" == variable.get()
 
+    def test_each_of_one_run_sees_its_own_emitter_s_context(self):
+        """Also one that waited behind an earlier one of its run, which was emitted in another context."""
+        variable = contextvars.ContextVar("variable", default="none")
+        seen = []
+
+        async def handler(event):
+            await asyncio.sleep(0)
+            seen.append((event.number, variable.get(), current_correlation_id()))
+
+        Placed.subscribe(handler)
+        with correlation("a"):
+            for number, value in enumerate("xyz"):
+                variable.set(value)
+                Placed.emit(number=number)
+        assert 0 == drain(LIMIT)
+        assert [(0, "x", "a"), (1, "y", "a"), (2, "z", "a")] == seen
+
     def test_an_explicit_id_is_what_it_sees(self):
         """An explicit correlation id wins over the ambient one, in the handler's own emits too."""
         seen = []
