@@ -1,13 +1,13 @@
 """
-Fixtures for pytest, and a check that no test leaves a hook behind.
+Fixtures for pytest, and a check that no test or fixture leaves a hook behind.
 
 Named in a `conftest.py`: `pytest_plugins = ["eventbus.pytest_plugin"]`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
+from typing import Any
 
 try:
     import pytest
@@ -16,7 +16,8 @@ except ImportError as error:
     raise ImportError(msg) from error
 
 from ._event import Event
-from ._hook import HookInfo, hooks
+from ._hook import Hook
+from ._leaks import Registered
 from .testing import FrozenClock, Recorder, capture, frozen_clock, isolated
 
 
@@ -50,30 +51,54 @@ def eventbus_clock() -> Generator[FrozenClock]:
         yield clock
 
 
+_observers = pytest.StashKey[list[Registered]]()
+"""Who answers for changes at this moment: the test, and the fixtures that are being set up for it."""
+
+
 @pytest.fixture(autouse=True)
-def eventbus_leaks() -> Generator[None]:
+def eventbus_leaks(request: pytest.FixtureRequest) -> Generator[None]:
     """
-    Fail a test that leaves hooks live which it has defined; they are unregistered, so that it fails alone.
+    Fail a test that leaves hooks registered or unregistered which were not; it is undone, so it fails alone.
 
-    The hooks of a module that is imported during a test are the module's, not the test's.
+    The hooks of a module that is imported or reloaded during a test are the module's, and those of a fixture
+    of wider scope that it asks for are the fixture's.
     """
-    before = {info.cls for info in hooks()}
-    modules = set(sys.modules)
+    observers = request.config.stash.setdefault(_observers, [])
+    before = Registered()
+    observers.append(before)
     yield
-    left = [
-        info
-        for info in hooks()
-        if info.state == "live" and info.cls not in before and info.cls.__module__ in modules
-    ]
-    for info in left:
-        info.cls.unregister()
-    if left:
-        pytest.fail(
-            f"The test left hooks behind: {', '.join(map(_place, left))}. "
-            "Let it use the fixture `eventbus_isolated`, or unregister them.",
-            pytrace=False,
-        )
+    observers.remove(before)
+    _fail(before.put_back("The test", "Let it use the fixture `eventbus_isolated`, or"))
 
 
-def _place(info: HookInfo) -> str:
-    return info.name if info.file is None else f"{info.name} ({info.file}:{info.line})"
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """
+    Have a fixture of wider scope answer for its hooks: at its end, and not the test that asks for it first.
+    """
+    if fixturedef.scope == "function":
+        return (yield)
+    observers = request.config.stash.setdefault(_observers, [])
+    before, changed = Registered(), set[type[Hook]]()
+
+    def check() -> None:
+        _fail(before.put_back(f"The fixture {fixturedef.argname!r}", "Let it", only=changed))
+
+    # Called after what the fixture does at its end.
+    request.addfinalizer(check)
+    observers.append(before)
+    try:
+        return (yield)
+    finally:
+        observers.remove(before)
+        changes = before.changes()
+        changed.update(changes)
+        for observer in observers:
+            observer.accept(changes)
+
+
+def _fail(sentences: list[str]) -> None:
+    if sentences:
+        pytest.fail("\n".join(sentences), pytrace=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from . import _registry
 from ._frozen import FrozenClock, frozen_clock
 from ._recorder import Recorder, capture
+from ._scopes import Scopes
 from ._scripted import InTurn, ModelRequest, ScriptedModel, ScriptedTools
 from ._settings import configure, settings
 
@@ -27,22 +28,42 @@ __all__ = [
 ]
 
 
+def _swap_registry(state: _registry.State) -> _registry.State:
+    return _registry.swap(state)
+
+
+def _swap_strict(value: bool) -> bool:
+    before = settings.strict
+    configure(strict=value)
+    return before
+
+
+_isolated = Scopes(_swap_registry)
+_strict = Scopes(_swap_strict)
+
+
 @contextmanager
 def isolated() -> Generator[None]:
     """
     Give the code inside an empty bus: outer hooks and subscriptions are silent, inner ones vanish at the end.
 
-    The outer registry is set aside as a whole and put back as a whole, so it returns exactly as it was. It is
-    process-wide: other threads see the empty bus too. An outer hook is let in with `HookClass.register()`.
+    The outer registry is set aside as a whole and put back as a whole, so it returns exactly as it was. An
+    outer hook is let in with `HookClass.register()`.
+
+    It is process-wide: other threads and tasks see the empty bus too. Of scopes that overlap, as two tests in
+    threads may have them, the bus of the one that began last is everybody's; they may end in any order, and
+    the end of the last gives back what was there before the first.
+
+    Async handlers that are pending at the end still run, and what they raise is reported on the outer bus:
+    `drain()`, or `await adrain()`, inside the block waits for them.
     """
     inner = _registry.State()
     inner.channels.update(_registry.state.channels)
     inner.stated.update(_registry.state.stated)
-    outer = _registry.swap(inner)
     try:
-        yield
+        with _isolated.scope(inner):
+            yield
     finally:
-        _registry.swap(outer)
         with _registry.lock:
             for entry in inner.hooks.values():
                 entry.close()
@@ -54,10 +75,9 @@ def isolated() -> Generator[None]:
 def strict() -> Generator[None]:
     """
     Raise what observers raise, as `configure(strict=True)` does, for the code inside.
+
+    It is process-wide. Scopes that overlap may end in any order; the end of the last puts back what was set
+    before the first.
     """
-    before = settings.strict
-    configure(strict=True)
-    try:
+    with _strict.scope(True):
         yield
-    finally:
-        configure(strict=before)

@@ -5,7 +5,9 @@ The clock that stands still: timestamps, durations, and waits before a retry.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
@@ -154,8 +156,34 @@ def test_it_counts_on_all_threads():
     assert NEW_YEAR + 4000 == clock.time() == max(event.timestamp for event in recorder)
 
 
-@pytest.mark.parametrize("seconds", [-1, float("nan")])
-def test_it_does_not_go_back(seconds):
+def test_it_does_not_go_back():
     """A negative tick is an error that says so."""
-    with pytest.raises(ValueError, match=r"must be 0 or more, not (-1|nan): a clock does not go back"):
-        FrozenClock().tick(seconds)
+    with pytest.raises(ValueError, match=r"must be 0 or more, not -1: a clock does not go back"):
+        FrozenClock().tick(-1)
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "1", None, True, datetime(2026, 1, 1, tzinfo=UTC)])
+def test_what_is_no_number(value):
+    """Neither for a start nor for a tick: a TypeError at once, which shows it and says what is one."""
+    with (
+        pytest.raises(
+            TypeError, match=r"^`start` must be seconds since the epoch, as datetime.*gives them, not"
+        ),
+        frozen_clock(value),
+    ):
+        raise NotImplementedError
+    with pytest.raises(
+        TypeError, match=rf"^`seconds` must be a number of seconds, not {re.escape(repr(value))}"
+    ):
+        FrozenClock().tick(value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400])
+def test_what_is_not_finite(value):
+    """A ValueError, and the clock stands where it stood."""
+    with pytest.raises(ValueError, match=r"^`start` must be finite, not"):
+        FrozenClock(value)
+    clock = FrozenClock()
+    with pytest.raises(ValueError, match=r"^`seconds` must be finite, not"):
+        clock.sleep(value)
+    assert (0.0, []) == (clock.monotonic(), clock.sleeps)
