@@ -4,10 +4,11 @@ A record of what was emitted, and the assertions on it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, Generic, TypeVar, overload
 
+from ._emitter import all_fields
 from ._event import Event, EventRoot
 from .values import RunInfo
 
@@ -23,23 +24,33 @@ SHOWN: Final = 20
 LONGEST: Final = 1000
 """How many characters of each it shows."""
 
+ALIKE: Final = 100
+"""How many characters two values may begin with in common before that is left out."""
+
+AROUND: Final = 40
+"""How many of them are left in."""
+
 _MISSING: Final = object()
 
 
 class Recorder(Generic[E]):
     """
-    The events that were emitted while it recorded, in the order of delivery.
-
-    Args:
-        *event_classes: What it records, and may be asked for; any event by default.
+    The events that were emitted while it recorded, in the order of delivery; `capture` makes one.
 
     Attributes:
         events: The events themselves.
     """
 
-    def __init__(self, *event_classes: type[E]) -> None:
-        self.events: list[E] = []
-        self._classes = tuple(map(_checked, event_classes))
+    events: list[E]
+    _classes: tuple[type[E], ...]
+
+    def __init__(self) -> None:
+        msg = "A Recorder that is made by hand would record nothing; use `with capture(...) as recorder:`."
+        raise TypeError(msg)
+
+    def __repr__(self) -> str:
+        count = len(self.events)
+        return f"<{type(self).__name__} of {_listed(self._classes)}: {count} event{'s' * (count != 1)}>"
 
     def __iter__(self) -> Iterator[E]:
         return iter(list(self.events))
@@ -57,13 +68,13 @@ class Recorder(Generic[E]):
         Raises:
             TypeError: If it is no event class, or one that is not recorded here.
         """
+        __tracebackhide__ = True
         _checked(event_class)
-        if self._classes and not any(_related(event_class, each) for each in self._classes):
+        if not any(_related(event_class, each) for each in self._classes):
             # There would never be any, and a test that hopes for none would pass whatever happens.
-            names = [each.__qualname__ for each in (*self._classes, event_class)]
             msg = (
-                f"{names[-1]} is not recorded here, only {', '.join(names[:-1])}; "
-                f"record it with capture({', '.join(names)})."
+                f"{event_class.__qualname__} is not recorded here, only {_listed(self._classes)}; "
+                f"record it with capture({_listed([*self._classes, event_class])})."
             )
             raise TypeError(msg)
         return [event for event in list(self.events) if isinstance(event, event_class)]
@@ -80,7 +91,8 @@ class Recorder(Generic[E]):
 
         Args:
             event_class: The class; subclasses count.
-            **fields: Payload keys and the values they must equal; `correlation_id` and `timestamp` too.
+            **fields: Payload keys and the values they must equal; `correlation_id` and `timestamp` too. An
+                error equals one of the same type with the same arguments.
 
         Returns:
             The first such event.
@@ -90,6 +102,7 @@ class Recorder(Generic[E]):
                 what differs.
             TypeError: If it is no event class, or one that is not recorded here.
         """
+        __tracebackhide__ = True
         same = self.of(event_class)
         for event in same:
             if not _differences(event, fields):
@@ -103,25 +116,31 @@ class Recorder(Generic[E]):
 
         Args:
             event_class: The class; subclasses count.
-            **fields: Payload keys and the values they must equal; `correlation_id` and `timestamp` too.
+            **fields: As for `assert_emitted`.
 
         Raises:
             AssertionError: If there is one; the text shows it.
-            TypeError: If it is no event class, or one that is not recorded here.
+            TypeError: If it is no event class, or one that is not recorded here. Also if a key is neither a
+                field of the class nor in an event of it that was recorded: there would never be one.
         """
-        for event in self.of(event_class):
+        __tracebackhide__ = True
+        same = self.of(event_class)
+        _check_keys(event_class, same, fields)
+        for event in same:
             if not _differences(event, fields):
                 msg = f"{_named(event_class, fields)} was emitted: {_event(event)}"
                 raise AssertionError(msg)
 
     def _told(self, same: list[Any], fields: dict[str, Any]) -> str:
+        # What else was emitted is not known here.
+        of = "" if self._classes == (Event,) else f", of what is recorded here ({_listed(self._classes)})"
         if same:
             found = sorted(((_differences(event, fields), event) for event in same), key=_how_many)
             head, lines = "only these of its class were:", [_near(*each) for each in found[:SHOWN]]
         elif self.events:
-            head, lines = "these were:", [_event(event) for event in self.events[:SHOWN]]
+            head, lines = f"these were{of}:", [_event(event) for event in self.events[:SHOWN]]
         else:
-            return "nothing was."
+            return f"nothing was{of}."
         more = len(same or self.events) - len(lines)
         rest = [f"... and {more} more"] if more else []
         return "\n  ".join([head, *lines, *rest])
@@ -131,15 +150,23 @@ def shown(value: object) -> str:
     """
     Return a value as an assertion shows it: never too long, and whatever its `__repr__` does.
     """
+    return _cut(_repr(value))
+
+
+def _repr(value: object) -> str:
     try:
-        text = repr(value)
+        return repr(value)
     except Exception as error:
         return f"a {type(value).__name__} whose repr raises {type(error).__name__}"
-    return _cut(text)
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, start: int = 0) -> str:
+    text = text if start == 0 else f"…{text[start:]}"
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _listed(classes: Iterable[type]) -> str:
+    return ", ".join(each.__qualname__ for each in classes)
 
 
 def _checked(event_class: Any) -> type[Any]:
@@ -177,9 +204,56 @@ def _differences(event: EventRoot, fields: dict[str, Any]) -> list[str]:
         value = payload.get(key, _MISSING)
         if value is _MISSING:
             found.append(f"there is no {key!r}")
-        elif not (value is wanted or value == wanted):
-            found.append(f"{key} is {shown(value)}, not {shown(wanted)}")
+        else:
+            try:
+                if not is_equal(value, wanted):
+                    found.append(f"{key} is {_apart(value, wanted)}")
+            except Exception as error:
+                # Arrays compare item by item, and say that this is neither true nor false.
+                found.append(
+                    f"{key} is {shown(value)}, and to compare it with {shown(wanted)} raises {shown(error)}"
+                )
     return found
+
+
+def is_equal(value: object, wanted: object) -> bool:
+    """
+    Tell whether two values are equal; errors are if they are of the same type and have the same arguments.
+
+    Raises:
+        Exception: What the values' comparison raises.
+    """
+    if value is wanted or value == wanted:
+        return True
+    if isinstance(value, BaseException) and isinstance(wanted, BaseException):
+        return type(value) is type(wanted) and value.args == wanted.args
+    return False
+
+
+def _apart(value: object, wanted: object) -> str:
+    # Two values that are not equal, so that one sees where.
+    texts = _repr(value), _repr(wanted)
+    if texts[0] == texts[1]:
+        kinds = [f"{type(each).__module__}.{type(each).__qualname__}" for each in (value, wanted)]
+        other = "another one" if kinds[0] == kinds[1] else f"a {kinds[1]} and not a {kinds[0]}"
+        return f"{_cut(texts[0])}, not equal to what was asked for, which is {other} that looks the same"
+    pairs = enumerate(zip(*texts, strict=False))
+    alike = next((index for index, (one, other) in pairs if one != other), min(map(len, texts)))
+    start = alike - AROUND if alike > ALIKE else 0
+    told = f"{_cut(texts[0], start)}, not {_cut(texts[1], start)}"
+    return f"{told} (from character {start} on)" if start else told
+
+
+def _check_keys(event_class: type[EventRoot], same: Iterable[EventRoot], fields: Iterable[str]) -> None:
+    __tracebackhide__ = True
+    known = [field.name for field in all_fields(event_class)]
+    unknown = set(fields).difference(known, *map(_values, same))
+    if unknown:
+        msg = (
+            f"{event_class.__qualname__} has no field {', '.join(map(repr, sorted(unknown)))}, and no event "
+            f"of it that was recorded has such a key; its fields are {', '.join(known)}."
+        )
+        raise TypeError(msg)
 
 
 def _how_many(found: tuple[list[str], Any]) -> int:
@@ -210,9 +284,11 @@ def capture(*event_classes: type[Any]) -> Generator[Recorder[Any]]:
     Raises:
         TypeError: If something is no event class.
     """
-    classes = event_classes or (Event,)
-    recorder = Recorder[Any](*classes)
+    cls: type[Recorder[Any]] = Recorder
+    recorder = cls.__new__(cls)
+    recorder.events = []
+    recorder._classes = tuple(map(_checked, event_classes or (Event,)))
     with ExitStack() as stack:
-        for event_class in classes:
+        for event_class in recorder._classes:
             stack.enter_context(event_class.subscribe(recorder.events.append, priority=FIRST))
         yield recorder

@@ -5,6 +5,7 @@ A model and tools that answer by a script.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import re
 import threading
 from types import SimpleNamespace
@@ -116,7 +117,7 @@ class TestModel:
         with pytest.raises(TypeError, match="A plain Run cannot await"), Run() as run:
             run.call_model(ScriptedModel(slow), [])
 
-    @pytest.mark.parametrize("answer", [None, 3, [], [LOOKUP, "text"], {"role": "assistant"}])
+    @pytest.mark.parametrize("answer", [None, 3, [], [LOOKUP, 3], {"role": "assistant"}])
     def test_what_is_no_answer(self, answer):
         """A TypeError that shows it: at once, or when a function returns it."""
         with pytest.raises(TypeError, match=re.escape(f"{answer!r} is no answer of a model: give a ModelRe")):
@@ -148,9 +149,110 @@ class TestModel:
         assert str(caught.value).endswith("raw=None)\n  <class 'KeyError'>")
 
     def test_an_error_of_the_block_goes_first(self):
-        """What is left over because of it is not told."""
-        with pytest.raises(ZeroDivisionError), ScriptedModel("one"):
+        """What is left over is told in a note on it."""
+        with pytest.raises(ZeroDivisionError) as caught, ScriptedModel(KeyError):
             raise ZeroDivisionError
+        assert [
+            "Answers of the model that were not asked for (1 of 1):\n  <class 'KeyError'>"
+        ] == caught.value.__notes__
+
+    def test_an_error_that_takes_no_note(self):
+        """Goes first all the same."""
+
+        class Closed(Exception):
+            def add_note(self, note):
+                raise TypeError
+
+        with pytest.raises(Closed), ScriptedModel("one"):
+            raise Closed
+
+    def test_the_script_beside_it_is_not_lost(self):
+        """Of two scripts in one `with`, what the other complains of is a note."""
+        with (
+            pytest.raises(AssertionError) as caught,
+            ScriptedModel(KeyError),
+            ScriptedTools({"pay": InTurn("paid")}),
+        ):
+            pass
+        assert "Answers of the tool 'pay' that were not asked for: 'paid'" == str(caught.value)
+        assert [
+            "Answers of the model that were not asked for (1 of 1):\n  <class 'KeyError'>"
+        ] == caught.value.__notes__
+
+    def test_its_own_error_is_not_told_twice(self):
+        """What was asked for in vain stands in the error itself."""
+        with pytest.raises(AssertionError, match="used up") as caught, ScriptedModel() as model:
+            model([])
+        assert not hasattr(caught.value, "__notes__")
+
+    @pytest.mark.parametrize("error", [KeyError("a"), KeyError])
+    def test_an_exception_that_a_function_returns(self, error):
+        """It is raised, as one that the function raises; from an async one too."""
+
+        async def later(messages):
+            return error
+
+        with pytest.raises(KeyError):
+            ScriptedModel(lambda messages: error)([])
+        with pytest.raises(KeyError):
+            asyncio.run(ScriptedModel(later)([]).run())
+
+    @pytest.mark.parametrize(
+        ("answer", "fix"),
+        [
+            (InTurn("a", LOOKUP), f"ScriptedModel('a', {LOOKUP!r})"),
+            (InTurn(LOOKUP), f"ScriptedModel({LOOKUP!r})"),
+            (["a", "b"], "ScriptedModel('a', 'b')"),
+            ([LOOKUP, "a"], f"ScriptedModel({LOOKUP!r}, 'a')"),
+            ([ModelResponse("a")], f"ScriptedModel({ModelResponse('a')!r})"),
+        ],
+    )
+    def test_answers_in_one(self, answer, fix):
+        """A TypeError that says how they are given: one after another."""
+        with pytest.raises(TypeError) as caught:
+            ScriptedModel(answer)
+        head = f"{answer!r} is no answer of a model, which gives its answers one after another anyway: "
+        assert f"{head}write {fix}." == str(caught.value)
+
+    def test_a_failed_assertion_in_a_function(self):
+        """It is raised, and again at the end, if the caller has gone on in spite of it."""
+
+        def check(messages):
+            assert not messages, "no system prompt"
+
+        with pytest.raises(AssertionError) as caught, ScriptedModel(check, "b") as model:
+            with pytest.raises(AssertionError, match="no system prompt"):
+                model(["Hi"])
+            model([])
+        assert str(caught.value).startswith(
+            "The function of the model has failed an assertion: no system prompt"
+        )
+
+    def test_messages_that_are_objects(self):
+        """As they were then, if they equal their copy; others are what they are, and can be compared."""
+
+        @dataclasses.dataclass
+        class Message:
+            text: str
+            extra: object = None
+
+        class Ambiguous:
+            def __eq__(self, other):
+                raise ValueError
+
+            __hash__ = None
+
+        thing, lock, ambiguous = object(), Message("b", threading.Lock()), Ambiguous()
+        messages = [Message("a"), {"inner": (Message("c"),)}, thing, lock, ambiguous]
+        model = ScriptedModel("one")
+        model(messages, tools=[thing])
+        messages[0].text = messages[1]["inner"][0].text = "changed"
+        assert [Message("a"), {"inner": (Message("c"),)}] == model.requests[0].messages[:2]
+        assert [True] * 3 == [
+            one is other
+            for one, other in zip(model.requests[0].messages[2:], [thing, lock, ambiguous], strict=True)
+        ]
+        assert {"tools": [thing]} == model.requests[0].settings
 
     def test_an_empty_script(self):
         """A model that must not be asked."""
@@ -241,6 +343,78 @@ class TestTools:
         assert "Answers of the tool 'lookup' that were not asked for: 2, <class 'KeyError'>" == str(
             caught.value
         )
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_a_failed_assertion_in_a_function(self, kind):
+        """A run makes a tool's answer of it, so that the end of the block raises it again."""
+
+        def check(**arguments):
+            assert "B2" == arguments["order"], "a wrong order"
+
+        async def check_later(**arguments):
+            check(**arguments)
+
+        async def main():
+            async with AsyncRun() as run:
+                await run.call_tools([LOOKUP], tools)
+
+        with (
+            pytest.raises(AssertionError) as caught,
+            ScriptedTools({"lookup": check if kind == "sync" else check_later}) as tools,
+        ):
+            asyncio.run(main())
+        assert str(caught.value).startswith(
+            "The function of the tool 'lookup' has failed an assertion: a wrong order"
+        )
+        assert str(caught.value.__cause__).startswith("a wrong order")
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_an_exception_that_a_function_returns(self, kind):
+        """It is raised, in a run the tool's failure."""
+
+        async def later(**arguments):
+            return TimeoutError("busy")
+
+        async def main():
+            async with AsyncRun() as run:
+                return await run.call_tools([LOOKUP], ScriptedTools({"lookup": answers[kind]}))
+
+        answers = {"sync": lambda **arguments: TimeoutError("busy"), "async": later}
+        assert ["busy"] == [result.error for _, result in asyncio.run(main())]
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            ("a=1", "must be a mapping, not 'a=1'."),
+            ([1], "must be a mapping, not [1]."),
+            ({1: 2}, "must have names for keys, not {1: 2}."),
+        ],
+    )
+    @pytest.mark.parametrize("answer", [InTurn(1), InTurn(dict)])
+    def test_arguments_that_no_tool_could_have(self, answer, arguments, told):
+        """The error of a run with plain functions, and the answer is not used up."""
+        tools = ScriptedTools({"lookup": answer})
+        results = self.results(tools, ToolCall("call_1", "lookup", arguments))
+        assert [f"The arguments of 'lookup' {told}"] == [result.error for result in results]
+        with pytest.raises(AssertionError, match="Answers of the tool 'lookup' that were not asked for"):
+            tools.assert_used_up()
+
+    @pytest.mark.parametrize("answers", [["refund"], ["ab"], None, 3, {1: "done"}, [("a", 1, 2)], "text"])
+    def test_what_is_no_script(self, answers):
+        """A TypeError that shows it, and how one is written."""
+        with pytest.raises(TypeError) as caught:
+            ScriptedTools(answers)
+        assert (
+            "ScriptedTools needs the answer of each tool by its name, as in "
+            f"ScriptedTools({{'refund': 'done'}}), not {answers!r}." == str(caught.value)
+        )
+
+    def test_an_in_turn_in_another(self):
+        """A TypeError, where it would be an answer itself."""
+        with pytest.raises(
+            TypeError, match=r"^An InTurn cannot hold another: write its answers out in place of InT"
+        ):
+            InTurn(1, InTurn(2))
 
     def test_pairs(self):
         """What `dict` takes is a script as well."""

@@ -219,8 +219,117 @@ class TestRecorder:
 
     def test_assert_emitted_of_nothing(self):
         """An empty recorder says so."""
+        with capture() as recorder:
+            pass
         with pytest.raises(AssertionError, match=r"^Base\(\) was not emitted; nothing was\.$"):
-            Recorder().assert_emitted(Base)
+            recorder.assert_emitted(Base)
+
+    def test_it_says_what_it_takes(self):
+        """A recorder of some classes does not know what else was emitted, and says which it knows of."""
+        with capture(Base, Gate) as recorder:
+            Other.emit()
+        with pytest.raises(AssertionError) as caught:
+            recorder.assert_emitted(Base)
+        assert "Base() was not emitted; nothing was, of what is recorded here (Base, Gate)." == str(
+            caught.value
+        )
+        with capture(Base, Other) as recorder:
+            Other.emit()
+        with pytest.raises(
+            AssertionError, match=r"; these were, of what is recorded here \(Base, Other\):\n  Oth"
+        ):
+            recorder.assert_emitted(Base)
+
+    def test_it_cannot_be_made_by_hand(self):
+        """It would record nothing, and a test that hopes for nothing would pass."""
+        with pytest.raises(
+            TypeError, match=r"by hand would record nothing; use `with capture\(\.\.\.\) as rec"
+        ):
+            Recorder()
+
+    def test_its_repr(self):
+        """As a failed `assert len(recorder) == 2` shows it."""
+        with capture(Base, Other) as recorder:
+            assert "<Recorder of Base, Other: 0 events>" == repr(recorder)
+            Base.emit()
+        assert "<Recorder of Base, Other: 1 event>" == repr(recorder)
+
+    @pytest.mark.parametrize("error", [ValueError("The truth value is ambiguous"), RuntimeError("no")])
+    def test_a_comparison_that_raises_is_no_match(self, error):
+        """It is shown as such, and hides no later match; so arrays can be in events."""
+
+        class Answer:
+            def __bool__(self):
+                raise error
+
+        class Array:
+            def __eq__(self, other):
+                return Answer()
+
+            __hash__ = None
+
+            def __repr__(self):
+                return "array([1, 2])"
+
+        with capture() as recorder:
+            Base.emit(n=Array())
+            recorder.assert_not_emitted(Base, n=3)
+            with pytest.raises(AssertionError) as caught:
+                recorder.assert_emitted(Base, n=3)
+            Base.emit(n=3)
+        assert f": n is array([1, 2]), and to compare it with 3 raises {error!r}" in str(caught.value)
+        assert recorder[1] is recorder.assert_emitted(Base, n=3)
+        assert recorder[0] is recorder.assert_emitted(Base, n=recorder[0].n)
+
+    def test_an_error_equals_one_that_says_the_same(self):
+        """Of the same type, with the same arguments; Python itself compares them by identity."""
+        with capture() as recorder:
+            Base.emit(n=ValueError("no", 1))
+        recorder.assert_emitted(Base, n=ValueError("no", 1))
+        for other in (ValueError("no"), KeyError("no", 1), "no"):
+            recorder.assert_not_emitted(Base, n=other)
+
+    def test_what_looks_the_same_and_is_not(self):
+        """The difference names the types, or says that it is another one."""
+
+        class Odd:
+            def __repr__(self):
+                return "1"
+
+        with capture() as recorder:
+            Base.emit(n=Odd())
+        with pytest.raises(
+            AssertionError, match=r": n is 1, not equal to what was asked for, which is another one"
+        ):
+            recorder.assert_emitted(Base, n=Odd())
+        with pytest.raises(
+            AssertionError, match=r"which is a builtins.int and not a test_testing.TestRec.*Odd that"
+        ):
+            recorder.assert_emitted(Base, n=1)
+
+    @pytest.mark.parametrize(("one", "other"), [("a", "b"), ("", "more")])
+    def test_long_texts_are_shown_where_they_differ(self, one, other):
+        """With something of what is before that, and from which character on."""
+        with capture() as recorder:
+            Base.emit(word="x" * 5000 + one)
+        with pytest.raises(AssertionError) as caught:
+            recorder.assert_emitted(Base, word="x" * 5000 + other)
+        told = str(caught.value).rpartition("…: ")[2]
+        assert f"word is …{'x' * 40}{one}', not …{'x' * 40}{other}' (from character 4961 on)" == told
+
+    def test_a_field_that_there_is_not(self):
+        """To hope for none with it is a TypeError that names the fields: it would always pass."""
+        with capture() as recorder:
+            Derived.emit(raw=1)
+        recorder.assert_not_emitted(Base, raw=2, word="x", correlation_id="run", timestamp=0.0)
+        with pytest.raises(TypeError) as caught:
+            recorder.assert_not_emitted(Base, m=1, n=0)
+        assert (
+            "Base has no field 'm', and no event of it that was recorded has such a key; "
+            "its fields are correlation_id, timestamp, n, word." == str(caught.value)
+        )
+        with pytest.raises(TypeError, match="Other has no field 'raw'"):
+            recorder.assert_not_emitted(Other, raw=2)
 
     def test_a_long_record_is_cut(self):
         """Twenty events are shown, and how many more there are."""
