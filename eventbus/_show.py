@@ -37,6 +37,10 @@ _NAME: Final = 40
 _LONG_NAME: Final = 64
 """The same, where only one number follows."""
 
+_FACT: Final = 18
+_FACT_NUMBER: Final = 9
+"""Room for the names of single numbers, and for the numbers, so that where they stand is always the same."""
+
 _PLACE: Final = 36
 
 
@@ -100,7 +104,9 @@ def show_counts(facts: Mapping[str, float], tables: Sequence[Counts]) -> None:
     if is_terminal(sys.stdout):
         draw(_facts(facts), *map(_counts, tables))
         return
-    show_columns([(name, _number(number)) for name, number in facts.items()], 1)
+    show_columns(
+        [(name.ljust(_FACT), _number(number).rjust(_FACT_NUMBER)) for name, number in facts.items()], 1
+    )
     for headings, rows in tables:
         write("")
         cells = [(_name(name, len(numbers)), *map(_number, numbers)) for name, numbers in rows]
@@ -117,8 +123,8 @@ def show_note(text: str) -> None:
 
 def _facts(facts: Mapping[str, float]) -> Table:
     grid = Table.grid(padding=(0, 2))
-    grid.add_column()
-    grid.add_column(justify="right")
+    grid.add_column(min_width=_FACT)
+    grid.add_column(justify="right", min_width=_FACT_NUMBER)
     for name, number in facts.items():
         grid.add_row(Text(name), _figure(name, number, "bold"))
     return grid
