@@ -98,8 +98,8 @@ def configure(
             back.
         level: The lowest level that is logged: "debug", "info", "warning", "error".
         log_data: Whether the data of tool results is logged.
-        redact: `fn(path, value) -> value`, called for every value before it leaves the process; None brings
-            the default back.
+        redact: `fn(path, value) -> value`, called for every value before it leaves the process; None (the
+            default) is `default_redact`.
 
     Raises:
         TypeError: If an argument has the wrong type.
