@@ -180,10 +180,11 @@ class RunBase:
         """
         The id that the run's start and its terminal share.
         """
-        with self._lock:
-            if self._span_id is None:
-                self._span_id = new_span_id()
-            return self._span_id
+        span_id = self._span_id
+        if span_id is None:
+            with self._lock:
+                span_id = self._span_id = self._span_id or new_span_id()
+        return span_id
 
     @property
     def turn_or_none(self) -> int | None:
