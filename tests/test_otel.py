@@ -290,19 +290,21 @@ class TestTree:
         assert 2 == len({span.context.trace_id for span in telemetry.spans})
 
     def test_calls_that_overlap_on_one_thread(self, telemetry):
-        """Two calls of one tool that share an id are beside each other, each with its own duration."""
+        """Calls of one tool that share an id are beside each other, each from its own start to its end."""
         InferenceStartedEvent.emit(agent="sundae", span_id="0" * 16, **AT)
         call = ToolCall("call_0", "lookup")
-        later = {**AT, "timestamp": NOON + 1}
-        ToolCallStartedEvent.emit(tool_call=call, span_id="a" * 16, **AT)
-        ToolCallStartedEvent.emit(tool_call=call, span_id="b" * 16, **later)
-        ToolCallCompletedEvent.emit(tool_call=call, span_id="a" * 16, duration=2.0, **AT)
-        ToolCallCompletedEvent.emit(tool_call=call, span_id="b" * 16, duration=3.0, **AT)
-        InferenceCompletedEvent.emit(span_id="0" * 16, duration=4.0, **AT)
-        assert [("invoke_agent sundae", "execute_tool lookup", "execute_tool lookup")] == telemetry.tree()
-        second = 1_000_000_000
-        spans = [(span.start_time, span.end_time) for span in telemetry.named("execute_tool lookup")]
-        assert [(START, START + 2 * second), (START + second, START + 4 * second)] == spans
+        for second, key in enumerate("abc"):
+            at = {**AT, "timestamp": NOON + second}
+            ToolCallStartedEvent.emit(tool_call=call, span_id=key * 16, **at)
+        # Neither the one that began first, nor the one that began last.
+        for key, seconds in {"b": 4.0, "a": 8.0, "c": 16.0}.items():
+            ToolCallCompletedEvent.emit(tool_call=call, span_id=key * 16, duration=seconds, **AT)
+        InferenceCompletedEvent.emit(span_id="0" * 16, duration=20.0, **AT)
+        assert [("invoke_agent sundae", *["execute_tool lookup"] * 3)] == telemetry.tree()
+        assert [(1, 5), (0, 8), (2, 18)] == [
+            ((span.start_time - START) / 1e9, (span.end_time - START) / 1e9)
+            for span in telemetry.named("execute_tool lookup")
+        ]
 
     def test_the_application_s_span_is_the_parent(self, telemetry):
         """A span that is active where the run begins is around it, and still the active one inside."""
@@ -1235,11 +1237,18 @@ def play():
 
 class TestProcesses:
     def test_without_a_provider(self):
-        """Nothing is said, nothing is kept, no thread is started."""
+        """Nothing is said, nothing is kept, not even while a run goes on, and no thread is started."""
         done = run_code(
-            PLAY + "play()\nimport threading\nprint(len(made[0]._spans), threading.active_count())"
+            PLAY
+            + """
+import threading
+with Run(agent="sundae") as run, run.step("plan"):
+    print(len(made[0]._spans))
+play()
+print(len(made[0]._spans), threading.active_count())
+"""
         )
-        assert "0 1\n" == done.stdout
+        assert "0\n0 1\n" == done.stdout
 
     def test_the_global_provider(self):
         """It counts, also when it is set after the first event."""
