@@ -85,7 +85,7 @@ class EventLogger(Hook):
             if own is None:
                 return
             text = own
-        send(Entry(level, event.timestamp, event.correlation_id, text, line, event))
+        send((level, event, text, line))
 
 
 def own_text(line: str | None) -> str | None:
@@ -249,7 +249,7 @@ def _write_notice(notice: Notice) -> None:
     if output() == "off" or notice.level not in levels_in_force() or not _is_live():
         return
     line = Line(notice.words, notice.subject, notice.fields, notice.error)
-    send(Entry(notice.level, notice.timestamp, notice.correlation_id, body(line, redact()), line, None))
+    send((notice.level, notice, body(line, redact()), line))
 
 
 def _is_live() -> bool:

@@ -164,7 +164,7 @@ class Walk:
         self.default = redact is default_redact
         self.depth: int = limits.depth
         self.nodes: int = limits.nodes
-        self.text_limit: int = max(limits.text, 1)
+        self.text_limit: int = limits.text if limits.text > 1 else 1
         self.chars: int = limits.total
         self.lossy = False
         self.open: set[int] = set()

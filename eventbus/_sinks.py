@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeAlias, cast
+from typing import Any, Final, Protocol, TextIO, TypeAlias, cast
 
 import structlog
 
@@ -21,6 +21,7 @@ from ._frames import error_message
 from ._lines import NO_CID, Line, cid_itself, error_text, escape, format_line, stamp
 from ._plain import CUT, Limits, plain
 from ._redact import MASK, apply, mask_text
+from ._report import Notice
 from ._settings import Redact
 from .catalog import CatalogEvent
 
@@ -41,31 +42,18 @@ JSON_LIMITS: Final = Limits(depth=32, nodes=512, text=256, total=2048)
 ADDED: Final = ("parent_id", "turn", "model", "attempt", "answered_by", "duration", "span_id")
 """What structured outputs add of an event of the catalog, where its line does not have it."""
 
+Entry: TypeAlias = tuple[str, Event | Notice, str, Line | None]
+"""
+One thing to log: its level, "debug", "info", "warning" or "error"; the event, or a notice of the bus itself;
+the line without timestamp and id, redacted and printable; its parts, unless it is a user's own `log_line`.
+
+A plain tuple: of a line on stderr, one with names would be a twentieth of the cost.
+"""
+
 TAKEN: Final = frozenset(
     {"channel", "cid", "error", "event", "exc_info", "level", "self", "stack_info", "timestamp"}
 )
 """Keys that mean something to an output; the payload of a user's event gets an underscore after them."""
-
-
-class Entry(NamedTuple):
-    """
-    One thing to log.
-
-    Attributes:
-        level: "debug", "info", "warning" or "error".
-        timestamp: Seconds since the epoch.
-        cid: The correlation id.
-        body: The line without timestamp and id, redacted and printable.
-        line: Its parts, where they are known; a user's own `log_line` is text only.
-        event: The event; None for a notice of the bus itself.
-    """
-
-    level: str
-    timestamp: float
-    cid: str | None
-    body: str
-    line: Line | None
-    event: Event | None
 
 
 class Sink(Protocol):
@@ -150,7 +138,8 @@ def stderr_sink() -> Sink:
     """
 
     def render(_logger: Any, _method: str, entry: Entry) -> str:
-        return format_line(entry.timestamp, entry.cid, entry.body)
+        _, source, text, _ = entry
+        return format_line(source.timestamp, source.correlation_id, text)
 
     return line_logger(render).write
 
@@ -161,15 +150,16 @@ def json_sink(redact: Callable[[], Redact]) -> Sink:
     """
 
     def render(_logger: Any, _method: str, entry: Entry) -> str:
+        level, source, text, line = entry
         record: dict[str, Any] = {
-            "event": event_name(entry),
-            "channel": channel(entry),
-            "cid": cid(entry),
-            "timestamp": stamp(entry.timestamp),
-            "level": entry.level,
+            "event": event_name(text, line),
+            "channel": channel(source),
+            "cid": cid(source),
+            "timestamp": stamp(source.timestamp),
+            "level": level,
         }
         own = len(record)
-        record.update(structured(entry, redact()))
+        record.update(structured(source, line, redact()))
         text = _dumps(record)
         if len(text) > JSON_LINE:
             record = {key: _shortened(value) for key, value in record.items()}
@@ -200,28 +190,30 @@ def stdlib_sink(logger: AnyLogger, redact: Callable[[], Redact]) -> Sink:
     """
 
     def write(entry: Entry) -> None:
-        level = LEVEL_NUMBERS[entry.level]
-        if not logger.isEnabledFor(level):
+        level, source, text, line = entry
+        number = LEVEL_NUMBERS[level]
+        if not logger.isEnabledFor(number):
             return
+        own = cid(source)
         facts = {
-            "event": event_name(entry),
-            "channel": channel(entry),
-            "cid": cid(entry),
-            "timestamp": entry.timestamp,
-            "level": entry.level,
-            **structured(entry, redact()),
+            "event": event_name(text, line),
+            "channel": channel(source),
+            "cid": own,
+            "timestamp": source.timestamp,
+            "level": level,
+            **structured(source, line, redact()),
         }
-        extra = {"cid": NO_CID if entry.cid is None else escape(cid_itself(entry.cid)), "eventbus": facts}
-        message, target, options = entry.body, logger, dict[str, Any]()
+        extra = {"cid": NO_CID if own is None else escape(own), "eventbus": facts}
+        message, target, options = text, logger, dict[str, Any]()
         while isinstance(target, logging.LoggerAdapter):
             # Its own extras would take the place of these: they are put together here instead.
             message, changed = target.process(message, options)
             options, target = dict(changed), target.logger
         options["extra"] = {**(options.get("extra") or {}), **extra}
-        error = None if entry.line is None else entry.line.error
+        error = None if line is None else line.error
         if isinstance(error, BaseException):
             options["exc_info"] = exc_info(error, redact())
-        target.log(level, "%s", message, **options)
+        target.log(number, "%s", message, **options)
 
     return write
 
@@ -238,54 +230,54 @@ def structlog_sink(logger: Any, redact: Callable[[], Redact]) -> Sink:
 
     def write(entry: Entry) -> None:
         if on_its_own or structlog.is_configured():
-            own = cid(entry)
+            level, source, text, line = entry
+            own = cid(source)
             facts = {
                 # A renderer may write texts as they are, to a terminal.
                 "cid": None if own is None else escape(own),
-                "channel": channel(entry),
-                **structured(entry, redact()),
+                "channel": channel(source),
+                **structured(source, line, redact()),
             }
-            getattr(logger, entry.level)(event_name(entry), **facts)
+            getattr(logger, level)(event_name(text, line), **facts)
         else:
             unconfigured(entry)
 
     return write
 
 
-def event_name(entry: Entry) -> str:
+def event_name(text: str, line: Line | None) -> str:
     """
-    Return what structured outputs call the entry: its words, or a user's whole line.
+    Return what structured outputs call an entry: its words, or a user's whole line.
     """
-    return entry.body if entry.line is None else " ".join(entry.line.words)
+    return text if line is None else " ".join(line.words)
 
 
-def channel(entry: Entry) -> str | None:
+def channel(source: Event | Notice) -> str | None:
     """
-    Return the channel of the entry's event; None for a notice.
+    Return the channel of an event; None for a notice.
     """
-    return None if entry.event is None else type(entry.event).channel
+    return None if isinstance(source, Notice) else type(source).channel
 
 
-def cid(entry: Entry) -> str | None:
+def cid(source: Event | Notice) -> str | None:
     """
-    Return the entry's correlation id itself, cut like a value; None if it has none.
+    Return the correlation id itself, cut like a value; None if there is none.
     """
-    return None if entry.cid is None else cid_itself(entry.cid)
+    return None if source.correlation_id is None else cid_itself(source.correlation_id)
 
 
-def structured(entry: Entry, redact: Redact) -> dict[str, Any]:
+def structured(source: Event | Notice, line: Line | None, redact: Redact) -> dict[str, Any]:
     """
     Return the values of an entry by name, redacted and within bounds.
     """
     safe: dict[str, Any] = {}
-    line = entry.line
     values: dict[str, Any] = {}
     if line is not None:
         if line.subject is not None:
             values[line.subject[0]] = line.subject[1]
         values.update(line.fields)
-    if entry.event is not None:
-        for key, value in extras(entry.event).items():
+    if not isinstance(source, Notice):
+        for key, value in extras(source).items():
             values.setdefault(key, value)
     for key, value in values.items():
         if value is not None:
