@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 from ._emitter import all_fields
 from ._event import Event, EventRoot
@@ -31,6 +31,9 @@ AROUND: Final = 40
 """How many of them are left in."""
 
 _MISSING: Final = object()
+
+Outcome: TypeAlias = bool | Exception
+"""Whether a value is the one that was asked for, or what their comparison raised."""
 
 
 class Recorder(Generic[E]):
@@ -105,7 +108,7 @@ class Recorder(Generic[E]):
         __tracebackhide__ = True
         same = self.of(event_class)
         for event in same:
-            if not _differences(event, fields):
+            if all(outcome is True for outcome in _outcomes(event, fields).values()):
                 return event
         msg = f"{_named(event_class, fields)} was not emitted; {self._told(same, fields)}"
         raise AssertionError(msg)
@@ -119,7 +122,7 @@ class Recorder(Generic[E]):
             **fields: As for `assert_emitted`.
 
         Raises:
-            AssertionError: If there is one; the text shows it.
+            AssertionError: If there is one, or one that cannot be compared; the text shows it.
             TypeError: If it is no event class, or one that is not recorded here. Also if a key is neither a
                 field of the class nor in an event of it that was recorded: there would never be one.
         """
@@ -127,15 +130,20 @@ class Recorder(Generic[E]):
         same = self.of(event_class)
         _check_keys(event_class, same, fields)
         for event in same:
-            if not _differences(event, fields):
-                msg = f"{_named(event_class, fields)} was emitted: {_event(event)}"
+            outcomes = _outcomes(event, fields)
+            if False not in outcomes.values():
+                if all(outcome is True for outcome in outcomes.values()):
+                    msg = f"{_named(event_class, fields)} was emitted: {_event(event)}"
+                else:
+                    told = _near(event, fields, outcomes)
+                    msg = f"whether {_named(event_class, fields)} was emitted cannot be told: {told}"
                 raise AssertionError(msg)
 
     def _told(self, same: list[Any], fields: dict[str, Any]) -> str:
         # What else was emitted is not known here.
         of = "" if self._classes == (Event,) else f", of what is recorded here ({_listed(self._classes)})"
         if same:
-            found = sorted(((_differences(event, fields), event) for event in same), key=_how_many)
+            found = sorted(((event, fields, _outcomes(event, fields)) for event in same), key=_how_far)
             head, lines = "only these of its class were:", [_near(*each) for each in found[:SHOWN]]
         elif self.events:
             head, lines = f"these were{of}:", [_event(event) for event in self.events[:SHOWN]]
@@ -197,23 +205,17 @@ def _values(event: EventRoot) -> dict[str, Any]:
     return {**event.payload, "correlation_id": event.correlation_id, "timestamp": event.timestamp}
 
 
-def _differences(event: EventRoot, fields: dict[str, Any]) -> list[str]:
-    payload = _values(event)
-    found: list[str] = []
-    for key, wanted in fields.items():
-        value = payload.get(key, _MISSING)
-        if value is _MISSING:
-            found.append(f"there is no {key!r}")
-        else:
-            try:
-                if not is_equal(value, wanted):
-                    found.append(f"{key} is {_apart(value, wanted)}")
-            except Exception as error:
-                # Arrays compare item by item, and say that this is neither true nor false.
-                found.append(
-                    f"{key} is {shown(value)}, and to compare it with {shown(wanted)} raises {shown(error)}"
-                )
-    return found
+def _outcomes(event: EventRoot, fields: dict[str, Any]) -> dict[str, Outcome]:
+    values = _values(event)
+    return {key: _outcome(values.get(key, _MISSING), wanted) for key, wanted in fields.items()}
+
+
+def _outcome(value: object, wanted: object) -> Outcome:
+    try:
+        return value is not _MISSING and is_equal(value, wanted)
+    except Exception as error:
+        # Arrays compare item by item, and say that this is neither true nor false.
+        return error
 
 
 def is_equal(value: object, wanted: object) -> bool:
@@ -256,12 +258,26 @@ def _check_keys(event_class: type[EventRoot], same: Iterable[EventRoot], fields:
         raise TypeError(msg)
 
 
-def _how_many(found: tuple[list[str], Any]) -> int:
-    return len(found[0])
+def _how_far(found: tuple[EventRoot, dict[str, Any], dict[str, Outcome]]) -> int:
+    return sum(outcome is not True for outcome in found[2].values())
 
 
-def _near(differences: list[str], event: EventRoot) -> str:
-    return f"{_event(event)}: {'; '.join(differences)}"
+def _near(event: EventRoot, fields: dict[str, Any], outcomes: dict[str, Outcome]) -> str:
+    values = _values(event)
+    told = [
+        _difference(key, values.get(key, _MISSING), fields[key], outcome)
+        for key, outcome in outcomes.items()
+        if outcome is not True
+    ]
+    return f"{_event(event)}: {'; '.join(told)}"
+
+
+def _difference(key: str, value: object, wanted: object, outcome: Outcome) -> str:
+    if value is _MISSING:
+        return f"there is no {key!r}"
+    if isinstance(outcome, Exception):
+        return f"{key} is {shown(value)}, and to compare it with {shown(wanted)} raises {shown(outcome)}"
+    return f"{key} is {_apart(value, wanted)}"
 
 
 @overload

@@ -166,6 +166,7 @@ class ScriptedModel(Scripted):
             AssertionError: If the script is used up.
             BaseException: What the script raises.
         """
+        __tracebackhide__ = True
         with self._lock:
             # The caller's list grows with its next turn.
             self.requests.append(ModelRequest(_as_now(messages), _as_now(settings)))
@@ -234,6 +235,7 @@ class ScriptedTools(Scripted):
             TypeError: If its arguments are none that a function could be called with.
             BaseException: What the script raises.
         """
+        __tracebackhide__ = True
         with self._lock:
             self.calls.append(ToolCall(call.id, call.name, _as_now(call.input)))
             if call.name not in self._answers:

@@ -273,13 +273,35 @@ class TestRecorder:
 
         with capture() as recorder:
             Base.emit(n=Array())
-            recorder.assert_not_emitted(Base, n=3)
+            recorder.assert_not_emitted(Base, n=3, word="x")
             with pytest.raises(AssertionError) as caught:
                 recorder.assert_emitted(Base, n=3)
             Base.emit(n=3)
         assert f": n is array([1, 2]), and to compare it with 3 raises {error!r}" in str(caught.value)
         assert recorder[1] is recorder.assert_emitted(Base, n=3)
         assert recorder[0] is recorder.assert_emitted(Base, n=recorder[0].n)
+
+    def test_a_comparison_that_raises_may_be_a_match(self):
+        """To hope for none then fails, and says why."""
+
+        class Odd:
+            def __eq__(self, other):
+                raise ValueError("ambiguous")
+
+            __hash__ = None
+
+            def __repr__(self):
+                return "odd"
+
+        with capture() as recorder:
+            Base.emit(n=Odd(), word="a", timestamp=1.0)
+        with pytest.raises(AssertionError) as caught:
+            recorder.assert_not_emitted(Base, n=3, word="a")
+        assert (
+            "whether Base(n=3, word='a') was emitted cannot be told: Base(n=odd, word='a', "
+            "timestamp=1.0): n is odd, and to compare it with 3 raises ValueError('ambiguous')"
+            == str(caught.value)
+        )
 
     def test_an_error_equals_one_that_says_the_same(self):
         """Of the same type, with the same arguments; Python itself compares them by identity."""
