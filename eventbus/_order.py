@@ -213,10 +213,10 @@ def ends_alone(run: RunBase) -> bool:
     """
     Close a run in which all is done, and whose end nobody hears, and tell whether it was one.
     """
-    if run.opened or run.owed or run.telling or not _END.is_empty():
+    if run.opened or run.owed or run.telling.tickets or not _END.is_empty():
         return False
     run.over = True
-    if run.telling:
+    if run.telling.tickets:
         # Somebody has begun to tell something just now: that is waited for first.
         run.over = False
         return False
@@ -294,7 +294,7 @@ def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any])
     run.over = True
     told = {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id}
     try:
-        if run.telling:
+        if run.telling.tickets:
             passed((yield Quiet(run)))
     finally:
         # Though nobody may hear it: what stateful hooks keep for the run ends with it.
@@ -315,11 +315,11 @@ def end(
     """
     failure = error
     meanwhile: list[BaseException] = []
-    if run.telling:
+    if run.telling.tickets:
         yield from _quiet(run, meanwhile)
     for span in reversed(list(run.opened)):
         # An end that somebody else is telling takes its start from `opened`; what is around it waits for it.
-        if run.telling:
+        if run.telling.tickets:
             yield from _quiet(run, meanwhile)
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure

@@ -37,25 +37,23 @@ class Telling:
 
     Attributes:
         seconds: How much longer its end may wait for it.
+        tickets: What is just being told.
         waiters: What wakes those who wait just then.
     """
 
-    __slots__ = ("_tickets", "seconds", "waiters")
+    __slots__ = ("seconds", "tickets", "waiters")
 
     def __init__(self, seconds: float = OTHERS_SECONDS) -> None:
         self.seconds = seconds
         self.waiters: list[Callable[[], object]] = []
-        self._tickets: set[Ticket] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._tickets)
+        self.tickets: set[Ticket] = set()
 
     def begin(self) -> Ticket:
         """
         Note that something is being told from here, and return what `end` takes it back with.
         """
         ticket = Ticket()
-        self._tickets.add(ticket)
+        self.tickets.add(ticket)
         return ticket
 
     def end(self, ticket: Ticket) -> None:
@@ -63,7 +61,7 @@ class Telling:
         Note that it has been told, to those who may be waiting for it.
         """
         # Who waits does the reverse: he says so first, and looks again then.
-        self._tickets.remove(ticket)
+        self.tickets.remove(ticket)
         if self.waiters:
             for wake in list(self.waiters):
                 # The loop that it would wake may be closed.
@@ -77,7 +75,7 @@ class Telling:
         Other tasks of its own loop are not waited for: while it is blocked they cannot go on.
         """
         here = threading.get_ident()
-        others = {ticket for ticket in list(self._tickets) if ticket.thread != here}
+        others = {ticket for ticket in list(self.tickets) if ticket.thread != here}
         if not others:
             return
         told = threading.Event()
@@ -85,7 +83,7 @@ class Telling:
         begun = time.monotonic()
         until = begun + self.seconds
         try:
-            while not others.isdisjoint(self._tickets) and told.wait(max(0.0, until - time.monotonic())):
+            while not others.isdisjoint(self.tickets) and told.wait(max(0.0, until - time.monotonic())):
                 told.clear()
         finally:
             self._woken(told.set, begun)
@@ -97,7 +95,7 @@ class Telling:
         here = Ticket()
         others = {
             ticket
-            for ticket in list(self._tickets)
+            for ticket in list(self.tickets)
             if ticket.thread != here.thread or ticket.task is not here.task
         }
         if not others:
@@ -106,7 +104,7 @@ class Telling:
         told: asyncio.Future[None] = loop.create_future()
 
         def look(*, tired: bool = False) -> None:
-            if not told.done() and (tired or others.isdisjoint(self._tickets)):
+            if not told.done() and (tired or others.isdisjoint(self.tickets)):
                 told.set_result(None)
 
         wake = partial(loop.call_soon_threadsafe, look)

@@ -45,7 +45,7 @@ class TestOnAThread:
         """What this thread is telling itself would never be done."""
         telling.begin()
         telling.wait()
-        assert telling
+        assert telling.tickets
 
     def test_another_task_s_is_not_waited_for(self, telling):
         """Nor what another task of this thread is: blocked, it could not go on."""
@@ -58,7 +58,7 @@ class TestOnAThread:
             telling.wait()
 
         asyncio.run(main())
-        assert telling
+        assert telling.tickets
 
     def test_another_thread_s_is(self, telling):
         """What another thread is telling is waited for, however late it is done."""
@@ -87,7 +87,7 @@ class TestOnAThread:
         telling.wait()
         assert 0 >= telling.seconds
         telling.wait()
-        assert telling
+        assert telling.tickets
 
 
 class TestOnALoop:
@@ -124,12 +124,12 @@ class TestOnALoop:
             await task
 
         asyncio.run(main())
-        assert not telling
+        assert not telling.tickets
 
     def test_another_thread_s_is_waited_for(self, telling):
         """So is what another thread is telling; the loop goes on meanwhile."""
         begun, goes_on = threading.Event(), threading.Event()
-        assert not telling
+        assert not telling.tickets
 
         def tells():
             ticket = telling.begin()
@@ -145,7 +145,7 @@ class TestOnALoop:
         thread.start()
         assert begun.wait(10)
         asyncio.run(main())
-        assert not telling
+        assert not telling.tickets
         thread.join(10)
 
     def test_it_is_bounded(self):
@@ -162,7 +162,7 @@ class TestOnALoop:
 
         asyncio.run(main())
         assert 0 >= telling.seconds
-        assert telling
+        assert telling.tickets
 
     def test_a_loop_that_is_gone(self, telling):
         """Who has told does not mind that the loop of who waited is closed."""
@@ -180,4 +180,4 @@ class TestOnALoop:
         loop.close()
         telling.end(tickets[0])
         waits.close()
-        assert not telling
+        assert not telling.tickets
