@@ -47,7 +47,7 @@ class Recorder(Generic[E]):
     events: list[E]
     _classes: tuple[type[E], ...]
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         msg = "A Recorder that is made by hand would record nothing; use `with capture(...) as recorder:`."
         raise TypeError(msg)
 

@@ -245,7 +245,7 @@ class TestRecorder:
         with pytest.raises(
             TypeError, match=r"by hand would record nothing; use `with capture\(\.\.\.\) as rec"
         ):
-            Recorder()
+            Recorder(Base)
 
     def test_its_repr(self):
         """As a failed `assert len(recorder) == 2` shows it."""
