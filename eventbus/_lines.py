@@ -385,7 +385,8 @@ def _list(items: Iterable[object]) -> str:
 
 
 def _data(data: object, redact: Redact) -> str:
-    return _cut(_escape_json(_encode(Walk(redact, _LIMITS).copy(data, ("data",)))))
+    text = _encode(Walk(redact, _LIMITS).copy(data, ("data",)))
+    return _cut(text if text.isprintable() else _escape_json(text))
 
 
 def _message(text: object, redact: Redact) -> str:

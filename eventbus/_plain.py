@@ -159,13 +159,15 @@ class Walk:
 
     __slots__ = ("chars", "default", "depth", "lossy", "nodes", "open", "redact", "text_limit")
 
+    chars: int
+    depth: int
+    nodes: int
+
     def __init__(self, redact: Redact, limits: Limits) -> None:
         self.redact = redact
         self.default = redact is default_redact
-        self.depth: int = limits.depth
-        self.nodes: int = limits.nodes
-        self.text_limit: int = limits.text if limits.text > 1 else 1
-        self.chars: int = limits.total
+        self.depth, self.nodes, text, self.chars = limits
+        self.text_limit = text if text > 1 else 1
         self.lossy = False
         self.open: set[int] = set()
 
