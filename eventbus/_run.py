@@ -439,7 +439,8 @@ class RunBase:
             raise RuntimeError(msg)
         self._begun = True
         scope, current = scope_var.get(), correlation_id_var.get()
-        self._told_message = freeze(self.message)
+        if self.message is not None:
+            self._told_message = freeze(self.message)
         if scope is not None:
             with _adopting:
                 if not scope.adopted and self.id in ("", scope.cid):

@@ -306,7 +306,7 @@ def test_a_run_that_nobody_hears_costs_no_more_than_recorded() -> None:
     """
     A run with one tool call builds no event where there is no listener.
     """
-    assert calls_of(a_run) <= 44
+    assert calls_of(a_run) <= 43
 
 
 def test_a_run_that_is_heard_costs_no_more_than_recorded() -> None:
@@ -316,7 +316,7 @@ def test_a_run_that_is_heard_costs_no_more_than_recorded() -> None:
     for event_class in (Event, ProtectedEvent):
         event_class.subscribe(handlers(1)[0])
 
-    assert calls_of(a_run) <= 182
+    assert calls_of(a_run) <= 181
 
 
 WORK: dict[str, tuple[Callable[[], object], int]] = {"an emit": (emit, 320), "a run": (a_run, 4_096)}
