@@ -264,8 +264,8 @@ RESULT = ToolResult({"total": 12, "items": ["a", "b"], "name": "vanilla ice"})
 CALL = ToolCall("call_0", "lookup_order")
 
 LINES: dict[str, tuple[Callable[[], object], int]] = {
-    "INF START": (lambda: InferenceStartedEvent.emit(agent="sundae"), 17),
-    "TOOL OK": (lambda: ToolCallCompletedEvent.emit(agent="sundae", tool_call=CALL, result=RESULT), 32),
+    "INF START": (lambda: InferenceStartedEvent.emit(agent="sundae"), 19),
+    "TOOL OK": (lambda: ToolCallCompletedEvent.emit(agent="sundae", tool_call=CALL, result=RESULT), 34),
 }
 
 
