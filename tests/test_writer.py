@@ -5,6 +5,7 @@ A store at work in one process: batches, bounds, waiting, and what happens when 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -275,9 +276,12 @@ def test_a_thread_that_cannot_be_started(make, path, monkeypatch):
 
 
 def test_a_signal_in_the_middle_of_an_emit(make, path):
-    """Its handler may emit as well."""
+    """Its handler may emit as well, and what it emits is stored."""
     store = make()
-    before = signal.signal(signal.SIGALRM, lambda *_: store.record(Counted(who="signal")))
+    emitted = itertools.count()
+    before = signal.signal(
+        signal.SIGALRM, lambda *_: store.record(Counted(who="signal", number=next(emitted)))
+    )
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         fill(store, *range(3_000))
@@ -287,6 +291,7 @@ def test_a_signal_in_the_middle_of_an_emit(make, path):
 
     assert store.flush(stored.PATIENCE)
     assert list(range(3_000)) == stored.numbers(path)
+    assert list(range(next(emitted))) == sorted(stored.numbers(path, "signal"))
 
 
 def test_a_finalizer_on_the_writers_thread(make, path, monkeypatch):
