@@ -232,7 +232,7 @@ def test_the_tool_of_a_decision():
 
 
 def test_the_values_of_the_catalog():
-    """They are read by their fields, in the short way as in the long one."""
+    """They are read by their fields, wherever they stand."""
     response = ModelResponse(
         "hi", [ToolCall("c", "t", {"a": 1})], "m-1", {"input_tokens": 3}, "stop", {"id": 1}
     )
