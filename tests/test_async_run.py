@@ -51,7 +51,7 @@ from eventbus import (
     on,
     writable,
 )
-from eventbus.testing import capture
+from eventbus.testing import capture, frozen_clock
 
 CALL = ToolCall("call_1", "lookup", {"order": "A1"})
 ANSWER = ModelResponse("done")
@@ -535,6 +535,36 @@ class TestParallel:
             asyncio.run(main())
         assert [4, 3, 2, 1, 0] == done
         assert {2} == span_counts(recorder)
+
+    def test_each_end_has_its_start_s_span_and_duration(self):
+        """Calls of one id that begin in turn, and end in the opposite order, are not mixed up (CASES 18)."""
+        may_end = {n: asyncio.Event() for n in range(-1, 5)}
+
+        def begun(event):
+            clock.tick()
+            if event.tool_call.input["n"] == 4:
+                may_end[4].set()
+
+        async def tool(n):
+            await may_end[n].wait()
+            clock.tick()
+            return n
+
+        async def main():
+            async with AsyncRun() as run:
+                await run.call_tools(calls, {"tool": tool}, parallel=5)
+
+        ToolCallStartedEvent.subscribe(begun)
+        ToolCallCompletedEvent.subscribe(lambda event: may_end[event.tool_call.input["n"] - 1].set())
+        calls = [ToolCall("call_0", "tool", {"n": n}) for n in range(5)]
+        with frozen_clock() as clock, capture() as recorder:
+            asyncio.run(asyncio.wait_for(main(), 10))
+        started = {event.span_id: event.tool_call for event in recorder.of(ToolCallStartedEvent)}
+        ended = [
+            (started[event.span_id], event.tool_call, event.result.data, event.duration)
+            for event in recorder.of(ToolCallCompletedEvent)
+        ]
+        assert [(calls[n], calls[n], n, 10.0 - 2 * n) for n in (4, 3, 2, 1, 0)] == ended
 
     def test_no_more_than_asked_for(self):
         """No more than `parallel` run at once."""
