@@ -152,9 +152,9 @@ def type_name(kind: Any) -> str:
 
 class Walk:
     """
-    One copy in the making: what is left of its limits, what is open, whether something was lost.
+    Copies in the making: what is left of their limits, what is open, whether something was lost.
 
-    It does what `plain` says, and `copy` is called once.
+    It does what `plain` says; what is copied by the same one shares its limits.
     """
 
     __slots__ = ("chars", "default", "depth", "lossy", "nodes", "open", "redact", "text_limit")
@@ -232,6 +232,7 @@ class Walk:
     def text(self, value: str, path: Path, secret: bool) -> Any:
         size = len(value)
         if self.default and not secret and size <= self.text_limit and size <= self.chars:
+            # Nearly every text; the rest of this method does the same to it.
             masked = redact_text(value)
             if masked is value:
                 self.chars -= size
@@ -278,6 +279,7 @@ class Walk:
                 if type(key) is str and len(key) <= _SMALL_KEY:
                     name, hidden = _key(key)
                 else:
+                    self.chars = chars
                     name, hidden = self.key(key)
                     key = name  # noqa: PLW2901 - the path is made of texts
                 while name in result:

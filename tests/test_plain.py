@@ -395,6 +395,12 @@ def test_all_texts_together_are_bounded() -> None:
     assert ["x" * 10, "x" * 10, "xxxx…", "…"] == copy
 
 
+def test_keys_count_among_all_texts() -> None:
+    """A long key is cut to what those before it have left."""
+    value = {"a" * 100: 1, "k" * 200: 1, "z": 1}
+    assert ["a" * 100, "k" * 49 + "…", "…"] == list(plain(value, limits=Limits(total=150)).value)
+
+
 def test_a_mapping_that_raises_is_kept_as_far_as_it_could_be_read() -> None:
     """Also one without end, or whose values cannot be had."""
 
