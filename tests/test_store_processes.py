@@ -129,6 +129,21 @@ def test_an_exit_with_a_store_of_the_environment(path):
     assert list(range(10)) == stored.numbers(path)
 
 
+def test_a_store_costs_nothing_until_there_is_one(path):
+    """In a process that has none nobody listens for one, so nothing is built."""
+    code = """
+def built():
+    before = stats()["events"]
+    Counted.emit()
+    return Counted.has_receivers(), InferenceGeneratedEvent.has_receivers(), stats()["events"] - before
+
+print(*built())
+trace.start(sys.argv[1])
+print(*built())
+"""
+    assert (0, "False False 0\nTrue True 1\n", "") == stored.run(code, path)
+
+
 def test_importing_opens_nothing(path):
     """Without an event there is no file, and nothing is loaded that works on the database."""
     code = (

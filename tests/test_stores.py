@@ -37,12 +37,6 @@ def environment(path, monkeypatch):
     _registry.signal_of(Event).connect(receiver, weak=False)
 
 
-def test_a_store_costs_nothing_until_there_is_one():
-    """Nobody listens, so nothing is built."""
-    assert not Counted.has_receivers()
-    assert not InferenceGeneratedEvent.has_receivers()
-
-
 def test_a_store_receives_every_observed_event(path):
     """Those that nobody else listens to are built for it."""
     trace.start(path)
