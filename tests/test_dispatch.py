@@ -289,13 +289,14 @@ class TestFailOpen:
 
         when = wrap(may)
 
-        class Audit(Hook):
+        class First(Hook):
             @on(Placed, when=when)
-            def first(self, event):
+            def handle(self, event):
                 seen.append("first")
 
+        class Second(Hook):
             @on(Placed, when=when)
-            def second(self, event):
+            def handle(self, event):
                 raise ValueError
 
         with capture(Event) as recorder:
@@ -303,9 +304,9 @@ class TestFailOpen:
             Placed.emit(number=2)
         assert ["first"] == seen
         assert [
-            ("Audit", "Audit.second", ValueError),
-            ("Audit", "Audit.first", ZeroDivisionError),
-            ("Audit", "Audit.second", ZeroDivisionError),
+            ("Second", "Second.handle", ValueError),
+            ("First", "First.handle", ZeroDivisionError),
+            ("Second", "Second.handle", ZeroDivisionError),
         ] == failures(recorder)
 
     def test_the_line_has_handler_event_error_and_run(self, caplog):
