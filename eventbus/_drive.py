@@ -98,7 +98,7 @@ def do(todo: Tell | Ask | Wait | Quiet) -> Any:
     if isinstance(todo, Ask):
         return todo.gate.publish()
     if isinstance(todo, Quiet):
-        return todo.run.wait_for_others()
+        return todo.run._wait_for_others()
     _clock.sleep(todo.seconds)
     return None
 
@@ -174,9 +174,9 @@ async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:
     Do one step of a script on the running loop.
     """
     if isinstance(todo, Tell):
-        if todo.run.owed:
+        if todo.run._owed:
             try:
-                await settle(todo.run.owed)
+                await settle(todo.run._owed)
             except BaseException:
                 # It is told whatever comes; an end that is not would be missing for ever.
                 todo.event_class.emit(**todo.fields)
@@ -185,7 +185,7 @@ async def ado(todo: Tell | Ask | Wait | Quiet) -> Any:
     if isinstance(todo, Ask):
         return await todo.gate.apublish()
     if isinstance(todo, Quiet):
-        return await todo.run.await_others()
+        return await todo.run._await_others()
     await _clock.asleep(todo.seconds)
     return None
 

@@ -100,14 +100,14 @@ def tell(run: RunBase, event_class: type[Event], /, **fields: Any) -> Script[Non
     """
     # Noted first, and only then looked whether the run is over: who ends it does the reverse, so that one of
     # the two sees the other.
-    ticket = run.telling.begin()
+    ticket = run._telling.begin()
     try:
-        if not run.over:
-            todo = run.told(event_class, {"run": run.info, "correlation_id": run.id, **fields})
+        if not run._over:
+            todo = run._told(event_class, {"run": run.info, "correlation_id": run.id, **fields})
             if todo is not None:
                 yield from _rest(todo)
     finally:
-        run.telling.end(ticket)
+        run._telling.end(ticket)
 
 
 def _rest(todo: Tell | Ask | Raised) -> Script[None]:
@@ -118,7 +118,7 @@ def heard(run: RunBase, event_class: type[Event]) -> bool:
     """
     Tell whether an event is to be told: somebody hears it, or earlier ones of the run are waited for first.
     """
-    return event_class.has_receivers() or bool(run.owed)
+    return event_class.has_receivers() or bool(run._owed)
 
 
 def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False) -> Script[bool]:
@@ -134,11 +134,11 @@ def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False)
     """
     if gate is None:
         return _NOTHING
-    if run.over:
+    if run._over:
         if isinstance(gate, (AfterModelCallEvent, AfterToolCallEvent)):
             raise unjudged(run, gate) from gate.error
-        raise run.ended()
-    todo = run.asked(gate)
+        raise run._too_late()
+    todo = run._asked(gate)
     if todo is None and not gate.edits:
         return _NOTHING
     return _judged(run, gate, todo, may_retry=may_retry)
@@ -203,9 +203,9 @@ def begins_alone(run: RunBase) -> bool:
     """
     Open a run that nobody judges and whose beginning nobody hears, and tell whether it was one.
     """
-    if run.owed or not _BEGIN.is_empty():
+    if run._owed or not _BEGIN.is_empty():
         return False
-    run.open()
+    run._open_up()
     return True
 
 
@@ -213,12 +213,12 @@ def ends_alone(run: RunBase) -> bool:
     """
     Close a run in which all is done, and whose end nobody hears, and tell whether it was one.
     """
-    if run.opened or run.owed or run.telling.tickets or not _END.is_empty():
+    if run._opened or run._owed or run._telling.tickets or not _END.is_empty():
         return False
-    run.over = True
-    if run.telling.tickets:
+    run._over = True
+    if run._telling.tickets:
         # Somebody has begun to tell something just now: that is waited for first.
-        run.over = False
+        run._over = False
         return False
     end_run(run.id)
     return True
@@ -229,7 +229,7 @@ def begin(run: RunBase) -> Script[None]:
     Open a run: BeforeInvocation, then InferenceStarted or InferenceDenied.
     """
     yield from admit(run)
-    run.open()
+    run._open_up()
     try:
         yield from tell(
             run,
@@ -240,7 +240,7 @@ def begin(run: RunBase) -> Script[None]:
             span_id=run.span_id,
         )
     except BaseException as error:
-        if run.closes():
+        if run._closes():
             goes_on = yield from end(run, error=original(error))
             if goes_on is not None:
                 raise carried(goes_on) from error
@@ -277,7 +277,7 @@ def admit(run: RunBase) -> Script[None]:
         yield from deny_run(run, reason, by)
         raise RunRefused(reason, by)
     if was_written(gate, "message"):
-        run.accept_message(thaw(gate.message))
+        run._accept_message(thaw(gate.message))
     if was_written(gate, "state"):
         run.state = thaw(gate.state)
 
@@ -291,14 +291,14 @@ def deny_run(run: RunBase, reason: str | None, by: str | None) -> Script[None]:
 
 def _last(run: RunBase, event_class: type[CatalogEvent], fields: dict[str, Any]) -> Script[None]:
     # Nothing is told of a run after its terminal, not even what the terminal's own handlers do.
-    run.over = True
+    run._over = True
     told = {**fields, "agent": run.agent, "run": run.info, "correlation_id": run.id}
     try:
-        if run.telling.tickets:
+        if run._telling.tickets:
             passed((yield Quiet(run)))
     finally:
         # Though nobody may hear it: what stateful hooks keep for the run ends with it.
-        todo = run.told(event_class, told)
+        todo = run._told(event_class, told)
         if todo is not None:
             yield from _rest(todo)
 
@@ -315,11 +315,11 @@ def end(
     """
     failure = error
     meanwhile: list[BaseException] = []
-    if run.telling.tickets:
+    if run._telling.tickets:
         yield from _quiet(run, meanwhile)
-    for span in reversed(list(run.opened)):
+    for span in reversed(list(run._opened)):
         # An end that somebody else is telling takes its start from `opened`; what is around it waits for it.
-        if run.telling.tickets:
+        if run._telling.tickets:
             yield from _quiet(run, meanwhile)
         failure = next(iter(meanwhile), None) if failure is None else failure
         reason = RunEndedError("the run ended before this did") if failure is None else failure
@@ -343,14 +343,14 @@ def end(
         except BaseException as raised:
             meanwhile.append(original(raised))
             failure = original(raised) if failure is None else failure
-    told = {"duration": _clock.monotonic() - run.started, "span_id": run.span_id}
+    told = {"duration": _clock.monotonic() - run._started, "span_id": run.span_id}
     event_class: type[CatalogEvent] = InferenceCompletedEvent
     if failure is not None:
         event_class = InferenceFailedEvent
         told |= {"message": run.message, "error": failure}
     elif max_turns:
         event_class = InferenceMaxTurnsReachedEvent
-        told |= {"turn": run.turn, "tool_calls": run.pending_calls}
+        told |= {"turn": run.turn, "tool_calls": run._pending_calls}
     else:
         told |= {"message": run.message, "result": run.result}
     try:
@@ -403,19 +403,19 @@ def start(
     if not heard(run, event_class):
         return note(run, ends_with, fields, fails=fails)
     # As in `tell`: whoever ends the run waits for this, or is seen here.
-    ticket = run.telling.begin()
+    ticket = run._telling.begin()
     try:
         told = {"run": run.info, "correlation_id": run.id, **fields, "span_id": new_span_id()}
         span = note(run, ends_with, told, fails=fails)
         try:
-            todo = run.told(event_class, told)
+            todo = run._told(event_class, told)
             if todo is not None:
                 yield from _rest(todo)
         except BaseException as error:
             yield from fail(run, span, error)
             raise
     finally:
-        run.telling.end(ticket)
+        run._telling.end(ticket)
     return span
 
 
@@ -428,9 +428,9 @@ def note(
     Raises:
         RunEndedError: If the run has ended, or is about to.
     """
-    run.must_be_open()
+    run._must_be_open()
     span = object()
-    run.opened[span] = (ends_with, fields, _clock.monotonic(), fails)
+    run._opened[span] = (ends_with, fields, _clock.monotonic(), fails)
     return span
 
 
@@ -445,12 +445,12 @@ def close(
     Emit the end of a start: by default its failure; nothing if it has its end already.
     """
     if ends_with is not None and not heard(run, ends_with):
-        run.opened.pop(span, None)
+        run._opened.pop(span, None)
         return
-    ticket = run.telling.begin()
+    ticket = run._telling.begin()
     try:
         # From here on it is this end that is told, and a terminal waits for it.
-        opened = None if run.over else run.opened.pop(span, None)
+        opened = None if run._over else run._opened.pop(span, None)
         if opened is not None:
             event_class, known, started, fails = opened
             told = {
@@ -465,11 +465,11 @@ def close(
                 told["span_id"] = new_span_id()
             if ends_with is None and fails:
                 told["error"] = error
-            todo = run.told(ends_with or event_class, told)
+            todo = run._told(ends_with or event_class, told)
             if todo is not None:
                 yield from _rest(todo)
     finally:
-        run.telling.end(ticket)
+        run._telling.end(ticket)
 
 
 def fail(
@@ -497,7 +497,7 @@ def as_call(run: RunBase, call: ToolCallLike) -> ToolCall:
     arguments = as_arguments(call.input)
     if isinstance(call, ToolCall) and call.id and arguments is call.input:
         return call
-    return ToolCall(str(call.id) if call.id else run.next_call_id(), name_of(call), arguments)
+    return ToolCall(str(call.id) if call.id else run._next_call_id(), name_of(call), arguments)
 
 
 def as_arguments(value: Any) -> Any:
@@ -556,7 +556,7 @@ def close_tool(run: RunBase, span: object) -> bool:
     """
     if not _TOOL_CALL.is_empty():
         return False
-    run.opened.pop(span, None)
+    run._opened.pop(span, None)
     return True
 
 
@@ -583,7 +583,7 @@ def execute_tool(
             attempt += 1
             executed, error, result = False, None, None
             if done is _NOT_YET:
-                run.must_be_open()
+                run._must_be_open()
                 try:
                     done = yield Perform(call, _NO_SETTINGS)
                 except GeneratorExit:
@@ -638,7 +638,7 @@ def judge_tool(run: RunBase, call: ToolCall, *, approve: bool = True) -> Script[
         call: What is asked for.
         approve: Whether it is about to be executed, for the Approve-gates to judge.
     """
-    run.must_be_open()
+    run._must_be_open()
     asked = call
     if BeforeToolCallEvent.has_receivers():
         before = BeforeToolCallEvent._build(
@@ -726,14 +726,14 @@ def call_model(
     attempt = first - 1
     while True:
         attempt += 1
-        run.must_be_open()
+        run._must_be_open()
         sent, options = messages, settings
         if BeforeModelCallEvent.has_receivers():
             before = BeforeModelCallEvent._build(
                 agent=run.agent,
                 run=run.info,
                 correlation_id=run.id,
-                turn=run.turn_or_none,
+                turn=run._turn_or_none,
                 messages=messages,
                 tools=tools,
                 settings=settings,
@@ -761,7 +761,7 @@ def _generated(
 ) -> dict[str, Any]:
     return {
         "agent": run.agent,
-        "turn": run.turn_or_none,
+        "turn": run._turn_or_none,
         "request": sent,
         "response": response,
         "model": getattr(response, "model", None) or model,
@@ -809,14 +809,14 @@ def _attempt_model(
     attempt: int,
     max_retries: int,
 ) -> Script[ModelOutcome | Wait]:
-    common = {"agent": run.agent, "turn": run.turn_or_none, "model": model, "attempt": attempt}
+    common = {"agent": run.agent, "turn": run._turn_or_none, "model": model, "attempt": attempt}
     span = yield from start(run, ModelCallStartedEvent, ModelCallFailedEvent, common)
     error: Exception | None = None
     response: Any = None
     answered = False
     wait: Wait | None = None
     try:
-        run.must_be_open()
+        run._must_be_open()
         try:
             done = yield Perform(sent, options)
         except GeneratorExit:
@@ -860,7 +860,7 @@ def _attempt_model(
 
 def _received(run: RunBase, response: Any) -> Script[None]:
     calls: Sequence[ToolCallLike] = list(getattr(response, "tool_calls", None) or ())
-    run.pending_calls = calls
+    run._pending_calls = calls
     if calls:
         yield from tell(run, ToolCallsReceivedEvent, agent=run.agent, tool_calls=calls)
 

@@ -40,7 +40,7 @@ class Piece:
             msg = f"This {type(self).__name__} was entered already; make a new one for each call."
             raise RuntimeError(msg)
         self._entered = True
-        self._scope = self._run.within()
+        self._scope = self._run._within()
         self._scope.__enter__()
 
     def _leave(self) -> None:
@@ -274,11 +274,11 @@ class AsyncStepPiece(PlainPiece, AsyncPiece):
     _run: AsyncRun
 
     def __enter__(self) -> Self:
-        with self._run.owing():
+        with self._run._owing():
             return super().__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._run.owing():
+        with self._run._owing():
             super().__exit__(kind, error, trace)

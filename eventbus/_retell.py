@@ -187,7 +187,7 @@ class _Retelling:
         except Exception as error:
             # A live gate has raised, or an observer where failures are strict.
             run, self._run, self._is_cut = self._run, None, True
-            if run is not None and run.closes():
+            if run is not None and run._closes():
                 drive(end(run, error=error))
 
     def _as_it_was(self, event: StoredEvent) -> None:
@@ -242,7 +242,7 @@ class _Retelling:
         self._end(run, error=_error_of(event))
 
     def _use_up_turns(self, event: StoredEvent, run: Run) -> None:
-        run.pending_calls = revive(event.payload.get("tool_calls")) or ()
+        run._pending_calls = revive(event.payload.get("tool_calls")) or ()
         self._end(run, max_turns=True)
 
     def _end(self, run: Run, **how: Any) -> None:
@@ -258,14 +258,14 @@ class _Retelling:
             self._as_it_was(event)
             return
         run.turn = number - 1
-        run.next_turn(last=False)
+        run._next_turn(last=False)
         self._turn = event.span_id
 
     def _end_turn(self, event: StoredEvent, run: Run) -> None:
         if event.span_id != self._turn:
             self._as_it_was(event)
             return
-        run.end_turn()
+        run._end_turn()
         self._turn = None
 
     def _start_model(self, event: StoredEvent, run: Run) -> None:
@@ -295,7 +295,7 @@ class _Retelling:
     def _asked(self, run: Run, script: Script[Any], resume: Resume | None = None) -> _Open | None:
         if isinstance(advance(script, resume), Done):
             return None
-        return _Open(next(reversed(run.opened)), script)
+        return _Open(next(reversed(run._opened)), script)
 
     def _end_model(self, event: StoredEvent, run: Run) -> None:
         if event.span_id not in self._opened:
@@ -333,7 +333,7 @@ class _Retelling:
         if self._received:
             self._received -= 1
             return
-        run.pending_calls = revive(event.payload.get("tool_calls")) or ()
+        run._pending_calls = revive(event.payload.get("tool_calls")) or ()
         self._as_it_was(event)
 
     def _start_tool(self, event: StoredEvent, run: Run) -> None:

@@ -115,8 +115,8 @@ class RunBase:
 
     # What each run sets as it goes.
     parent_id: str | None = None
-    started = 0.0
-    over = False
+    _started = 0.0
+    _over = False
     _told_message: Any = None
     _begun = False
     _open = False
@@ -140,10 +140,10 @@ class RunBase:
         self.turn = 0
         self.max_retries = max_retries
         self.id: str = correlation_id or ""
-        self.opened: dict[object, Opened] = {}
-        self.pending_calls: Sequence[ToolCallLike] = ()
-        self.telling = Telling()
-        self.owed: list[Delivery] = []
+        self._opened: dict[object, Opened] = {}
+        self._pending_calls: Sequence[ToolCallLike] = ()
+        self._telling = Telling()
+        self._owed: list[Delivery] = []
         self._metadata: Mapping[str, Any] = freeze(metadata) if metadata else _NO_METADATA
         self._info: RunInfo | None = None
         self._span_id: str | None = None
@@ -154,7 +154,7 @@ class RunBase:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        state = "ended" if self.over else "running" if self._begun else "new"
+        state = "ended" if self._over else "running" if self._begun else "new"
         return f"<{type(self).__name__} {self.id or 'without id'} agent={self.agent} {state}>"
 
     @property
@@ -187,7 +187,7 @@ class RunBase:
         return span_id
 
     @property
-    def turn_or_none(self) -> int | None:
+    def _turn_or_none(self) -> int | None:
         """
         The number of the current turn, from 1; None outside of any.
         """
@@ -303,8 +303,8 @@ class RunBase:
         self._must_have_opened()
         if issubclass(event_class, Event):
             return None
-        if self.over:
-            raise self.ended()
+        if self._over:
+            raise self._too_late()
         gate: ProtectedEvent = build(event_class, {"correlation_id": self.id, "run": self.info, **fields})
         return gate
 
@@ -317,7 +317,7 @@ class RunBase:
         self._must_have_opened()
         drive(script)
 
-    def told(self, event_class: type[Event], fields: dict[str, Any]) -> Tell | Raised | None:
+    def _told(self, event_class: type[Event], fields: dict[str, Any]) -> Tell | Raised | None:
         """
         Return the step of a script that emits an event of the run.
 
@@ -330,13 +330,13 @@ class RunBase:
         """
         return Tell(self, event_class, fields)
 
-    def asked(self, gate: ProtectedEvent) -> Ask | Raised | None:
+    def _asked(self, gate: ProtectedEvent) -> Ask | Raised | None:
         """
         Return the step of a script that lets the handlers of a gate judge, or what it came to.
         """
         return Ask(gate)
 
-    def accept_message(self, message: Any) -> None:
+    def _accept_message(self, message: Any) -> None:
         """
         Take over what the BeforeInvocation gates have made of the message.
         """
@@ -344,14 +344,14 @@ class RunBase:
         self._told_message = freeze(message)
         self._info = None
 
-    def open(self) -> None:
+    def _open_up(self) -> None:
         """
         Let things begin in the run: no gate has refused it.
         """
-        self.started = _clock.monotonic()
+        self._started = _clock.monotonic()
         self._open = True
 
-    def closes(self) -> bool:
+    def _closes(self) -> bool:
         """
         Tell whoever comes first that it is he who ends the run; nothing can begin in it from now on.
         """
@@ -361,18 +361,18 @@ class RunBase:
             self._ending = True
             return True
 
-    def must_be_open(self) -> None:
+    def _must_be_open(self) -> None:
         """
         Raise unless the run has begun and not ended: nothing may begin that no gate has judged.
         """
         if self._open and not self._ending:
             return
-        if self._ending or self.over:
-            raise self.ended()
+        if self._ending or self._over:
+            raise self._too_late()
         self._must_have_opened()
 
     def _must_have_opened(self) -> None:
-        if not self._open and not self.over:
+        if not self._open and not self._over:
             self._must_have_begun()
             msg = f"{self!r} is still being judged by its gates; nothing can begin or be told in it yet."
             raise RuntimeError(msg)
@@ -382,25 +382,25 @@ class RunBase:
             msg = f"{self!r} has not begun; enter it with `with`, or make it with `begin`."
             raise RuntimeError(msg)
 
-    def ended(self) -> RunEndedError:
+    def _too_late(self) -> RunEndedError:
         """
         Return the error of what comes too late.
         """
         return RunEndedError(f"{self!r} has ended; nothing can begin in it any more.")
 
-    def wait_for_others(self) -> None:
+    def _wait_for_others(self) -> None:
         """
         Wait, a bounded time, until other threads have told what they are just telling of the run.
         """
-        self.telling.wait()
+        self._telling.wait()
 
-    async def await_others(self) -> None:
+    async def _await_others(self) -> None:
         """
         Wait so on the running loop, for its other tasks too.
         """
-        await self.telling.await_others()
+        await self._telling.await_others()
 
-    def next_call_id(self) -> str:
+    def _next_call_id(self) -> str:
         """
         Return an id for a tool call that has none.
         """
@@ -408,12 +408,12 @@ class RunBase:
             self._calls_named += 1
             return f"call_{self._calls_named}"
 
-    def next_turn(self, *, last: bool) -> None:
+    def _next_turn(self, *, last: bool) -> None:
         """
         End the current turn and begin the next; or, after the last, note that the turns are used up.
         """
-        self.end_turn()
-        if self.over:
+        self._end_turn()
+        if self._over:
             return
         if last:
             self._out_of_turns = True
@@ -425,7 +425,7 @@ class RunBase:
     def _start_turn(self, fields: dict[str, Any]) -> Script[None]:
         self._open_turn = yield from start(self, TurnStartedEvent, TurnCompletedEvent, fields, fails=False)
 
-    def end_turn(self) -> None:
+    def _end_turn(self) -> None:
         """
         End the current turn, if there is one.
         """
@@ -455,7 +455,7 @@ class RunBase:
         self._scope.adopted = True
         self._scope.__enter__()
 
-    def within(self) -> AbstractContextManager[object]:
+    def _within(self) -> AbstractContextManager[object]:
         """
         Return what makes this run's the ambient id, for what is called in it; nothing, where it is already.
         """
@@ -476,11 +476,11 @@ class RunBase:
 
     def _ends_with(self, result: Any) -> bool:
         # Whether it is this `end` that ends the run; a later one changes nothing.
-        if not self._open and not self.over:
+        if not self._open and not self._over:
             self._must_have_begun()
             msg = f"{self!r} is still being judged by its gates; a gate refuses it with `cancel`."
             raise RuntimeError(msg)
-        closes = self.closes()
+        closes = self._closes()
         if closes and result is not None:
             self.result = result
         return closes
@@ -519,7 +519,7 @@ class Run(RunBase):
         RunRefused: From entering, if a gate refuses the run.
     """
 
-    def told(self, event_class: type[Event], fields: dict[str, Any]) -> Raised | None:
+    def _told(self, event_class: type[Event], fields: dict[str, Any]) -> Raised | None:
         """
         Emit an event of the run at once.
         """
@@ -529,7 +529,7 @@ class Run(RunBase):
             return Raised(error)
         return None
 
-    def asked(self, gate: ProtectedEvent) -> Raised | None:
+    def _asked(self, gate: ProtectedEvent) -> Raised | None:
         """
         Let the handlers of a gate judge at once.
         """
@@ -554,7 +554,7 @@ class Run(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self.closes() and not ends_alone(self):
+            if self._closes() and not ends_alone(self):
                 self._finish(error)
         finally:
             self._close_scope()
@@ -651,7 +651,7 @@ class Run(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        with self.within():
+        with self._within():
             return response_of(drive(script, refuse_awaitables(model_performer(call, messages, given))))
 
     def model_call(
@@ -695,7 +695,7 @@ class Run(RunBase):
             Exception: What a gate raised; an ExceptionGroup where several calls met one.
         """
         ours = [as_call(self, call) for call in calls]
-        with self.within():
+        with self._within():
             if parallel <= 1 or len(ours) <= 1:
                 return [(call, self._call_tool(call, tools)) for call in ours]
             from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -786,7 +786,7 @@ class AsyncRun(RunBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self.closes() and not ends_alone(self):
+            if self._closes() and not ends_alone(self):
                 await self._finish(error)
         finally:
             self._close_scope()
@@ -799,7 +799,7 @@ class AsyncRun(RunBase):
             raise raised
 
     @contextmanager
-    def owing(self) -> Generator[None]:
+    def _owing(self) -> Generator[None]:
         """
         Note the async handlers that are scheduled inside, for the next that is awaited to come after them.
         """
@@ -807,10 +807,10 @@ class AsyncRun(RunBase):
         try:
             yield
         finally:
-            self.owed += scheduled_since(last, self.id)
+            self._owed += scheduled_since(last, self.id)
 
     def _tell(self, script: Script[Any]) -> None:
-        with self.owing():
+        with self._owing():
             super()._tell(script)
 
     @classmethod
@@ -871,7 +871,7 @@ class AsyncRun(RunBase):
         """
         given = model_settings(tools, model, settings)
         script = self._model_script(messages, tools, model, given, self.max_retries)
-        with self.within():
+        with self._within():
             return response_of(await adrive(script, model_performer(call, messages, given)))
 
     def model_call(
@@ -904,7 +904,7 @@ class AsyncRun(RunBase):
         async def one(call: ToolCall) -> Any:
             return (await adrive(call_tool(self, call, max_retries=self.max_retries), perform)).result
 
-        with self.within():
+        with self._within():
             if parallel <= 1 or not ours:
                 return [(call, await one(call)) for call in ours]
             return list(zip(ours, await together(one, ours, parallel), strict=True))

@@ -25,10 +25,10 @@ class Turns:
 
     def __next__(self) -> int:
         run = self._run
-        run.must_be_open()
+        run._must_be_open()
         last = self._left == 0
-        run.next_turn(last=last)
-        if last or run.over:
+        run._next_turn(last=last)
+        if last or run._over:
             raise StopIteration
         if self._left is not None:
             self._left -= 1

@@ -959,7 +959,7 @@ def test_an_end_from_another_task_leaves_no_child_outside_its_parent():
     async def main():
         run = await AsyncRun.begin("sundae")
         working = asyncio.ensure_future(body(run))
-        while len(run.opened) < 3:
+        while len(run._opened) < 3:
             await asyncio.sleep(0)
         await run.end()
         working.cancel()

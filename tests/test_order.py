@@ -44,8 +44,8 @@ class Own(ProtectedEvent):
 class Stepwise(Run):
     """A run whose scripts ask for each step, as an async one's do."""
 
-    told = AsyncRun.told
-    asked = AsyncRun.asked
+    _told = AsyncRun._told
+    _asked = AsyncRun._asked
 
 
 def opened():
@@ -84,11 +84,11 @@ class TestScripts:
         run = Run.begin("sundae", correlation_id="run-1")
         script = call_tool(run, CALL, max_retries=0)
         assert Perform(CALL, {}) == next(script)
-        assert 1 == len(run.opened)
+        assert 1 == len(run._opened)
         assert ToolOutcome(ToolResult(12)) == done(script, 12)
-        assert {} == run.opened
+        assert {} == run._opened
         assert [] == list(end(run))
-        assert run.over
+        assert run._over
 
     def test_a_judge_is_asked_before(self):
         """With a judge the script asks first."""
@@ -115,8 +115,8 @@ class TestScripts:
         """An interrupt while the end waits for other threads fails the run, and is what goes on."""
         for error in (None, ValueError("own")):
             run = opened()
-            assert run.closes()
-            run.telling.begin()
+            assert run._closes()
+            run._telling.begin()
             interrupt = KeyboardInterrupt()
             script = end(run, error=error)
             assert Quiet(run) == next(script)
@@ -130,12 +130,12 @@ class TestScripts:
     def test_an_end(self):
         """An end waits for others, closes what is open, waits again, and tells its terminal."""
         run = opened()
-        run.telling.begin()
+        run._telling.begin()
         script = end(run)
         assert Quiet(run) == next(script)
-        assert not run.over
+        assert not run._over
         assert Quiet(run) == script.send(None)
-        assert run.over
+        assert run._over
         terminal = script.send(None)
         assert isinstance(terminal, Tell)
         assert InferenceCompletedEvent is terminal.event_class
@@ -148,7 +148,7 @@ class TestScripts:
         next(script)
         assert Perform(None, {}) == script.send(None)
         script.close()
-        assert 1 == len(run.opened)
+        assert 1 == len(run._opened)
         assert issubclass(Abandoned, GeneratorExit)
 
     def test_passed(self):

@@ -2038,7 +2038,7 @@ class TestBeginAndEnd:
     def test_it_does_not_wait_for_ever(self):
         """An end that waits for a thread that waits for it goes on in the end."""
         run = Run.begin()
-        run.telling.seconds = 0.0
+        run._telling.seconds = 0.0
         ended = threading.Event()
 
         def observe(event):
@@ -2562,9 +2562,9 @@ class TestWhoComesMeanwhile:
                 self._tickets = {*tickets, Ticket()}
 
         with Run() as run:
-            run.telling = Late()
-        assert run.over
-        assert run.telling.looks > 2
+            run._telling = Late()
+        assert run._over
+        assert run._telling.looks > 2
 
     def test_what_is_kept_goes_with_an_unheard_end(self):
         """Where nobody hears the end, what stateful hooks keep for the run goes with it all the same."""
@@ -2618,8 +2618,8 @@ class TestMemory:
             with Run() as run:
                 run.call_tools([CALL], {"lookup": lookup})
         assert 0 == _stateful.kept()
-        assert {} == run.opened
-        assert not run.telling.tickets
+        assert {} == run._opened
+        assert not run._telling.tickets
 
     def test_an_error_keeps_nothing_alive(self):
         """What a tool or a model raises is gone with its run, without the help of the collector."""

@@ -1224,7 +1224,7 @@ def test_an_async_run_holds_wherever_its_task_is_struck(script):
 
 def _forgets_its_terminal(run, *, error=None, max_turns=False):
     if error is not None and not isinstance(error, Exception):
-        run.over = True
+        run._over = True
         return None
     return (yield from _order_end(run, error=error, max_turns=max_turns))
 
@@ -1250,7 +1250,7 @@ def _never_uses_up_its_turns(run, *, error=None, max_turns=False):
 
 
 def _closes_the_outermost_first(run, *, error=None, max_turns=False):
-    run.opened = dict(reversed(run.opened.items()))
+    run._opened = dict(reversed(run._opened.items()))
     return (yield from _order_end(run, error=error, max_turns=max_turns))
 
 
@@ -1294,17 +1294,17 @@ def _tells_no_decision(run, gate, *, may_retry):
 
 
 def _ends_with_another_span(run, span, error=None, ends_with=None, **fields):
-    if ends_with is ToolCallCompletedEvent and span in run.opened:
-        event_class, fields_of_both, *rest = run.opened[span]
-        run.opened[span] = (event_class, {**fields_of_both, "span_id": _order.new_span_id()}, *rest)
+    if ends_with is ToolCallCompletedEvent and span in run._opened:
+        event_class, fields_of_both, *rest = run._opened[span]
+        run._opened[span] = (event_class, {**fields_of_both, "span_id": _order.new_span_id()}, *rest)
     return (yield from _order_close(run, span, error, ends_with, **fields))
 
 
 def _ends_twice(run, span, error=None, ends_with=None, **fields):
-    opened = run.opened.get(span)
+    opened = run._opened.get(span)
     yield from _order_close(run, span, error, ends_with, **fields)
     if opened is not None and ends_with is InferenceGeneratedEvent:
-        run.opened[span] = opened
+        run._opened[span] = opened
         yield from _order_close(run, span, error, ends_with, **fields)
 
 
@@ -1324,7 +1324,7 @@ def _fails_what_is_done(*classes):
 
 def _completes_what_failed(started, completed):
     def completes_what_failed(run, span, error=None, ends_with=None, **fields):
-        opened = run.opened.get(span)
+        opened = run._opened.get(span)
         if ends_with is None and opened is not None and opened[0] is started:
             ends_with = completed
         yield from _order_close(run, span, error, ends_with, **fields)
