@@ -146,6 +146,13 @@ def test_the_queue_is_bounded(make, path, monkeypatch, bound):
     assert 1 == len(stored.query(path, "SELECT * FROM losses"))
 
 
+def test_the_bounds_are_those_that_are_promised():
+    """Events and characters in the queue; seconds for a lock, an emit, an end, and between two lines."""
+    assert (100_000, 64 * 2**20) == (_writer.MAX_ROWS, _writer.MAX_CHARACTERS)
+    seconds = (_writer.PATIENCE, _writer.SYNC_SECONDS, _writer.STOP_SECONDS, _writer.MINUTE)
+    assert (2.0, 5.0, 5.0, 60.0) == seconds
+
+
 def test_what_the_queue_drops_is_said(make, monkeypatch):
     """Once a minute, with the number."""
     monkeypatch.setattr(_writer, "MAX_ROWS", 1)
