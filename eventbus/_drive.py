@@ -287,7 +287,13 @@ def execute(tools: Tools, call: ToolCall) -> Any:
     if not isinstance(arguments, dict):
         msg = f"The arguments of {call.name!r} must be a mapping, not {arguments!r}."
         raise TypeError(msg)
-    return tool(**arguments)
+    try:
+        return tool(**arguments)
+    except TypeError:
+        if all(isinstance(name, str) for name in arguments):
+            raise
+        msg = f"The arguments of {call.name!r} must have names for keys, not {arguments!r}."
+        raise TypeError(msg) from None
 
 
 def tool_performer(tools: Tools) -> Performer:

@@ -378,11 +378,9 @@ def _learn(cls: type[ProtectedEvent]) -> None:
     fields = all_fields(cls)
     cls._names = frozenset(field.name for field in fields)
     cls._writable = {field.name: field for field in fields if STICKY in field.metadata}
-    cls._slotted = frozenset(
-        name
-        for name in cls._names
-        if isinstance(inspect.getattr_static(cls, name, None), MemberDescriptorType)
-    )
+    # By hand: `inspect.getattr_static` takes as long as all the rest of a class.
+    held = {name: value for base in reversed(cls.__mro__) for name, value in vars(base).items()}
+    cls._slotted = frozenset(name for name in cls._names if isinstance(held.get(name), MemberDescriptorType))
     for name in ("__setattr__", "__delattr__"):
         # An explicit attrs decorator on top has generated its own.
         if getattr(cls, name) is not getattr(ProtectedEvent, name):

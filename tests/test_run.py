@@ -1051,6 +1051,16 @@ class TestTools:
             [(_, result)] = run.call_tools([ToolCall("c", "lookup", '{"a": 1}')], {"lookup": lookup})  # type: ignore[arg-type]  # as models do
         assert "The arguments of 'lookup' must be a mapping" in result.error
 
+    def test_arguments_without_names(self):
+        """What Python cannot pass by name is said to be that; a TypeError of the tool's own goes on."""
+        with Run() as run:
+            numbered = ToolCall("c", "lookup", {1: 2})  # type: ignore[dict-item]  # as models do
+            other = ToolCall("d", "count", {"unknown": 2})
+            results = run.call_tools([numbered, other], {"lookup": lookup, "count": lambda: 0})
+        first, second = (result.error for _, result in results)
+        assert "The arguments of 'lookup' must have names for keys, not {1: 2}." == first
+        assert "unexpected keyword argument 'unknown'" in second
+
     @pytest.mark.parametrize("kind", [ValueError, StopIteration, RuntimeError])
     def test_a_tool_that_raises(self, kind):
         """A tool that raises is an event and an answer, not a crash."""
