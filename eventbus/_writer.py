@@ -161,7 +161,7 @@ class Store:
         self._failed_at: float | None = None
         self._retry_seconds = RETRY_SECONDS
         self._said_at = -math.inf
-        self._has_failed = False
+        self._has_failed = self._failure_said = False
         self._strikes = 0
         self._identity: _schema.Identity | None = None
         self._spoilt: _schema.Identity | None = None
@@ -521,7 +521,7 @@ class Store:
         self._has_failed = True
         self._reason = f"{type(error).__name__}: {error}"
         if now - self._said_at >= MINUTE:
-            self._said_at = now
+            self._said_at, self._failure_said = now, True
             notice("error", ("TRACE", "FAIL"), ("store", self.path), error=error, **self._dropped())
 
     def _recover(self) -> None:
@@ -529,8 +529,10 @@ class Store:
         moved, self._moved = self._moved, None
         if moved is not None:
             notice("warning", ("TRACE", "MOVED"), ("store", self.path), to=moved)
-        if self._has_failed:
-            self._has_failed = False
+        self._has_failed = False
+        if self._failure_said:
+            # Not of one that nobody was told of: a disk may fail and be well again many times a minute.
+            self._failure_said = False
             notice("info", ("TRACE", "OK"), ("store", self.path), **self._dropped())
         elif self._lost > self._lost_said and time.monotonic() - self._said_at >= MINUTE:
             self._said_at = time.monotonic()

@@ -507,6 +507,31 @@ def test_every_call_of_the_database_fails_once(tmp_path, monkeypatch):
     assert 0 == len([name for name in os.listdir(tmp_path) if name.startswith(".")])
 
 
+def test_a_database_that_fails_again_and_again(make, path, monkeypatch):
+    """Within a minute that is told once, and its end once."""
+    stored.impatient(monkeypatch)
+    failing = []
+
+    def fault(sql):
+        if failing and sql == "BEGIN IMMEDIATE":
+            raise sqlite3.OperationalError("disk I/O error")
+
+    stored.faulty(monkeypatch, fault)
+    with stderr_lines() as lines:
+        store = make()
+        for number in range(5):
+            failing.append(number)
+            fill(store, number)
+            stored.eventually(lambda: store._has_failed)
+            failing.clear()
+            assert store.flush(stored.PATIENCE)
+            stored.eventually(lambda: not store._has_failed)
+        store.close()
+
+    assert list(range(5)) == stored.numbers(path)
+    assert ["TRACE FAIL", "TRACE OK"] == [" ".join(line.split()[2:4]) for line in lines]
+
+
 def test_a_database_that_always_fails(make, monkeypatch):
     """The run goes on, one line a minute says so, the queue stays bounded, and the store still ends."""
     stored.impatient(monkeypatch)
