@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import inspect
 import io
 import json
 import os
@@ -389,6 +390,10 @@ class TestReading:
         found = read(lines(GOOD) + b'{"id": "\xe9"}\n' + lines(GOOD))
         assert Problem(2, "not UTF-8: byte 0xe9 at 9") == found[1]
         assert isinstance(found[2], Record)
+
+    def test_how_long_a_line_may_be(self):
+        """64 MiB, unless somebody says otherwise."""
+        assert 64 * 2**20 == inspect.signature(read_records).parameters["max_line"].default
 
     def test_a_line_that_is_too_long_is_a_problem(self):
         """The lines after it are read; one of just the greatest length is loaded."""
