@@ -19,7 +19,7 @@ from ._lines import Line, body
 from ._redact import default_redact
 from ._report import listeners
 from ._settings import settings
-from .values import Agent, RunInfo, ToolCallLike
+from .values import Agent, RunInfo, ToolCall, ToolCallLike, ToolResult
 
 __all__ = [
     "ContextCompactedEvent",
@@ -297,8 +297,11 @@ class _ToolCallEvent(_AgentEvent):
 
     def _tool_line(self, verb: str, error: BaseException | None = None, **fields: Any) -> Line:
         call = self.tool_call
-        subject = ("tool", _read(call, "name", call))
-        return Line(("TOOL", verb), subject, {"id": _read(call, "id"), **fields}, error)
+        if type(call) is ToolCall:
+            name, call_id = call.name, call.id
+        else:
+            name, call_id = _read(call, "name", call), _read(call, "id")
+        return Line(("TOOL", verb), ("tool", name), {"id": call_id, **fields}, error)
 
 
 class ToolCallStartedEvent(_ToolCallEvent, channel="eventbus.tool_call.started"):
@@ -323,9 +326,11 @@ class ToolCallCompletedEvent(_ToolCallEvent, channel="eventbus.tool_call.complet
     span_id: str | None = None
 
     def _line(self) -> Line:
-        if not settings.log_data or self.result is None:
+        result = self.result
+        if not settings.log_data or result is None:
             return self._tool_line("OK")
-        return self._tool_line("OK", data=_read(self.result, "data", self.result))
+        data = result.data if type(result) is ToolResult else _read(result, "data", result)
+        return self._tool_line("OK", data=data)
 
 
 class ToolCallFailedEvent(_ToolCallEvent, channel="eventbus.tool_call.failed"):

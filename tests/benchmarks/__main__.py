@@ -16,7 +16,7 @@ from pathlib import Path
 from eventbus.testing import isolated
 
 from . import results
-from .comparisons import COMPARISONS, ROOT
+from .comparisons import COMPARISONS
 from .contenders import missing
 from .growth import GROWTHS, Growth
 from .measuring import FULL, QUICK, Effort, compare
@@ -72,6 +72,8 @@ def main() -> int:
     warnings.simplefilter("ignore")
     given = arguments()
     effort = QUICK if given.quick else FULL
+    if given.output is not None:
+        given.output.mkdir(parents=True, exist_ok=True)
     without = missing()
     for name, reason in without.items():
         print(f"left out: {name} ({reason})")
@@ -82,7 +84,7 @@ def main() -> int:
     growths = grow(chosen, effort)
     is_whole = not (given.only or given.quick or given.no_growth or given.check)
     if is_whole or given.output is not None:
-        results.write(given.output or ROOT / "docs", outcomes, growths, without, measured_on)
+        results.write(given.output or results.PAGE.parent, outcomes, growths, without, measured_on)
     missed = [outcome.row.key for outcome in outcomes if outcome.is_met is False]
     met = [outcome.row.key for outcome in outcomes if outcome.is_met]
     print(f"{len(met)} targets met, {len(missed)} missed{': ' if missed else ''}{', '.join(missed)}")

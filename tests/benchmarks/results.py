@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .comparisons import Comparison
+from .comparisons import ROOT, Comparison
 from .contenders import LACKS, versions
 from .growth import Growth
 from .measuring import Measured, Spread
 
+PAGE: Final = ROOT / "docs" / "performance.md"
 BEGIN: Final = "<!-- measured: written by `python -m tests.benchmarks` -->"
 GROWTH: Final = (
     "The steepest step is the one over which a cost grows by the highest power of the size; "
@@ -190,7 +191,7 @@ def write(
     measured_on: str,
 ) -> None:
     """
-    Write the table into `performance.md` and the charts beside it.
+    Write the table into a copy of `docs/performance.md`, or into itself, and the charts beside it.
     """
     import matplotlib
 
@@ -199,8 +200,7 @@ def write(
     chart_of_ratios(directory / "performance-ratios.svg", outcomes)
     for growth in growths:
         chart_of_growth(directory / f"performance-{growth.key}.svg", growth)
-    page = directory / "performance.md"
-    text = page.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     measured = [
         *table(outcomes, missing, measured_on),
         "",
@@ -212,7 +212,9 @@ def write(
     measured += [*growth_table(growths), "## What the peers do not do", "", *lacking()]
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{chr(10).join(measured)}\n{END}{after}", encoding="utf-8")
+    (directory / PAGE.name).write_text(
+        f"{before}{BEGIN}\n{chr(10).join(measured)}\n{END}{after}", encoding="utf-8"
+    )
 
 
 def _saved(figure: Any, path: Path) -> None:
