@@ -17,7 +17,6 @@ LONG = "EVENTBUS_LONG_PLAYS"
 """The environment variable that says how many plays to try instead, each time others."""
 
 NORMAL = settings(
-    deadline=None,
     derandomize=True,
     database=None,
     max_examples=150,

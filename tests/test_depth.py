@@ -448,7 +448,7 @@ class TestOrdinary:
         assert "mine" in [str(e.error) for e in recorder]
         assert 2 == len(loops(recorder))
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(fan=st.lists(st.integers(0, 3), min_size=1, max_size=5))
     def test_any_finite_tree_is_delivered_in_full(self, fan):
         """Nested emits that end by themselves all arrive, in the order of a walk through the tree."""

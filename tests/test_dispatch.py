@@ -104,7 +104,7 @@ class TestOrder:
         Placed.emit()
         assert ["guard", "business", "function"] == seen
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(
         plan=st.lists(
             st.tuples(
@@ -407,7 +407,7 @@ class TestFailOpen:
             with Placed.subscribe(handler), pytest.raises(error):
                 drive(Placed.aemit())
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(broken=st.lists(st.booleans(), max_size=8), awaited=st.booleans())
     def test_whoever_fails_the_others_get_the_event(self, broken, awaited):
         """Any subset of handlers may fail: each of the others is called once, each failure is told once."""

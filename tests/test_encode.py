@@ -426,7 +426,7 @@ def test_what_comes_back():
     st.dictionaries(strategies.text(max_size=8), strategies.json_values(), max_size=4),
     strategies.containers(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_payload_is_valid_json(keys, contained):
     """Whatever is emitted is stored as a JSON object that SQLite takes as a text."""
     event = Anything(value=contained)
@@ -442,7 +442,7 @@ def test_any_payload_is_valid_json(keys, contained):
 
 
 @given(strategies.json_values())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_a_field_is_copied_as_any_value_is(one):
     """Fields and raw keys are masked and bounded together, and each as `plain` would do it."""
     event = Anything(value=one)

@@ -1088,7 +1088,7 @@ class TestBefore:
 
 
 class TestAfter:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.lists(st.integers(-2, 2), max_size=8), st.booleans())
     def test_opposite_order(self, priorities, with_base):
         """Handlers of an after-event run in exactly the opposite order, by priority and by registration."""
@@ -1970,7 +1970,7 @@ WRITES = st.lists(st.tuples(st.sampled_from(["plain", "latch"]), VALUES), max_si
 HANDLERS = st.lists(st.tuples(st.booleans(), st.booleans(), WRITES), max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(handlers=HANDLERS, initial=st.sampled_from([False, "given"]), outside=WRITES)
 def test_rules_of_writing(handlers, initial, outside):
     """

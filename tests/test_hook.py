@@ -1926,11 +1926,11 @@ class RetiringMachine(RuleBasedStateMachine):
         assert sorted(lowest) == sorted(self.seen)
 
 
-RetiringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+RetiringMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=12)
 TestRandomTrees = RetiringMachine.TestCase
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     steps=st.lists(
         st.tuples(

@@ -643,7 +643,7 @@ def payloads(cls):
     return st.tuples(st.just(cls), st.fixed_dictionaries(dict.fromkeys(sorted(names), ANYTHING)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(WITH_LINE).flatmap(payloads), strategies.text(max_size=20))
 def test_any_payload_of_a_catalog_event_is_one_line_and_reads_back(event, cid):
     """Whatever the fields and the id of a catalog event hold, it is one printable line that reads back."""

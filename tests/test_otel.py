@@ -1323,7 +1323,7 @@ TOLD = st.tuples(
 
 
 @given(st.lists(TOLD, max_size=40))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_is_told(told):
     """However starts and ends of two runs are mixed: each span ends once, and its parent is there."""
     with eventbus.testing.isolated():
@@ -1345,7 +1345,7 @@ def test_whatever_is_told(told):
 
 
 @given(st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_is_in_it(data):
     """Whatever names, ids, messages, settings, usage and errors are, the run can be exported."""
     value = strategies.json_values(max_leaves=5)

@@ -203,7 +203,7 @@ class TestRecord:
         assert [1, 2] == [one.result.data for one in found.turns[0].calls]
 
     @given(said=recordings.records())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_any_conversation_that_fits_is_understood(self, said):
         """Each message of the assistant is a turn; each answer is found with the call at its place."""
         found = parse_record(json.dumps(said).encode())
@@ -329,14 +329,13 @@ class TestMisfits:
         assert 300 > len(str(caught.value))
 
     @given(value=strategies.json_values())
-    @settings(deadline=None)
     def test_any_other_json_is_refused(self, value):
         """Whatever the JSON, there is no other error."""
         with pytest.raises(RecordError):
             parse_record(json.dumps(value).encode())
 
     @given(data=st.data())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_a_record_with_anything_in_a_wrong_place_is_understood_or_refused(self, data):
         """Replacing any part of a good record by anything leads to no other error."""
         damaged = {"root": copy.deepcopy(GOOD)}
@@ -351,7 +350,6 @@ class TestMisfits:
             assert "" != str(error)
 
     @given(text=st.binary(max_size=40))
-    @settings(deadline=None)
     def test_any_bytes_are_refused(self, text):
         """Whatever the bytes, there is no other error."""
         with pytest.raises(RecordError):
@@ -404,7 +402,6 @@ class TestReading:
         assert Problem(2, f"longer than {size} bytes") == found[1]
 
     @given(extra=st.integers(1, 30))
-    @settings(deadline=None)
     def test_a_line_is_too_long_from_the_first_byte_too_many(self, extra):
         """Wherever the line ends beyond the limit, the next one is whole."""
         size = len(lines(GOOD))
@@ -450,7 +447,6 @@ class TestGzip:
         assert ["run-1", "run-1"] == [found.id for found in read(data)]
 
     @given(data=st.data())
-    @settings(deadline=None)
     def test_what_comes_before_the_end_of_a_cut_file_is_read(self, data):
         """Wherever it was cut, whole lines are read, and then the cut is reported with its line."""
         packed = gzip.compress(lines(*[{**GOOD, "id": f"run-{n}-{'x' * n * 7}"} for n in range(1, 9)]))
@@ -462,7 +458,6 @@ class TestGzip:
         assert problem.reason.startswith("the file cannot be read on: ")
 
     @given(data=st.data())
-    @settings(deadline=None)
     def test_a_damaged_file_is_reported(self, data):
         """Whichever byte is changed after the header, the checksum shows it; there is no other error."""
         packed = bytearray(gzip.compress(lines(GOOD, GOOD), mtime=0))

@@ -170,7 +170,7 @@ class TestEvents:
         assert all(0 <= (event.get("duration") or 0) for event in recorder)
 
     @given(said=recordings.records())
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_every_start_has_exactly_one_end(self, said):
         """Whatever the record, ends follow their starts with the same span id, which no other start has."""
         with capture() as recorder:

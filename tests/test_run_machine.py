@@ -1189,7 +1189,6 @@ def check(script: Script, *, is_async: bool) -> None:
 
 
 LIMITS = settings(
-    deadline=None,
     derandomize=True,
     database=None,
     max_examples=800,

@@ -504,7 +504,7 @@ class TestOrder:
         assert 0 == drain(LIMIT)
         assert [2, 3] == seen
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(
         emits=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.booleans()), max_size=25),
         slow=st.integers(0, 3),

@@ -384,7 +384,7 @@ def test_a_json_line_is_cut_at_4_kib(payload):
     assert "…" in record or any("…" in str(value) for value in record.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     strategies.json_objects(max_leaves=8),
     strategies.text(max_size=20),

@@ -645,7 +645,7 @@ class CapacityMachine(RuleBasedStateMachine):
             assert len(self.model) == stateful.kept()
 
 
-CapacityMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+CapacityMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
 TestLeastRecentlyUsed = CapacityMachine.TestCase
 
 

@@ -163,7 +163,7 @@ def table(connection, name):
 
 
 @given(st.sets(st.integers(1, len(EVENTS) - 1)))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_batches_add_up(cuts):
     """However the events are cut into batches, the table says the same in the end."""
     found = []
@@ -232,7 +232,7 @@ def told(events):
 
 
 @given(st.lists(st.lists(happenings(), max_size=8), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_runs_agree_with_their_events(batches):
     """Whatever happens, in whatever batches, the table of runs says what the events say."""
     with memory() as connection:
