@@ -795,11 +795,13 @@ class TestBounds:
             traces.shutdown()
 
         once()
-        before = threading.active_count(), len(os.listdir("/dev/fd"))
+        threads, files = threading.active_count(), len(os.listdir("/dev/fd"))
         for _ in range(100):
             once()
         assert 101 == len(endpoint.bodies)
-        assert before >= (threading.active_count(), len(os.listdir("/dev/fd")))
+        assert threads >= threading.active_count()
+        # The endpoint may still be closing its end of the last connections; left open, there were a hundred.
+        assert files + 10 > len(os.listdir("/dev/fd"))
 
 
 class TestMetrics:
