@@ -799,8 +799,8 @@ class TestBounds:
         for _ in range(100):
             once()
         assert 101 == len(endpoint.bodies)
-        assert threads >= threading.active_count()
         # The endpoint may still be closing its end of the last connections; left open, there were a hundred.
+        assert threads + 10 > threading.active_count()
         assert files + 10 > len(os.listdir("/dev/fd"))
 
 
