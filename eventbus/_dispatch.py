@@ -89,7 +89,7 @@ async def adeliver(plan: Plan, event: Any) -> None:
     errors: list[Exception] | None = None
     level = enter(event)
     try:
-        for when, call, receiver in plan.steps.values():
+        for when, call, receiver in plan.in_order():
             level.receiver = receiver
             try:
                 if when is None or when(event):

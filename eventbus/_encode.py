@@ -183,10 +183,10 @@ def _convert(name: str, value: Any, redact: Redact, *, is_ours: bool) -> Any:
         }
     if not is_ours or value is None or issubclass(kind, str | dict):
         return value
-    if kind is ToolCall or (kind is ToolResult and not issubclass(type_of(value.error), BaseException)):
-        return value
     if name == "agent":
         return _attribute(value, "name", value)
+    if kind is ToolCall or (kind is ToolResult and not issubclass(type_of(value.error), BaseException)):
+        return value
     if name == "tool_calls" and issubclass(kind, list | tuple):
         return [_convert("tool_call", one, redact, is_ours=True) for one in islice(value, LIMITS.nodes)]
     wanted = _STAND_INS.get(name)

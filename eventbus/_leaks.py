@@ -64,9 +64,14 @@ class Registered:
         ]
         for cls in behind:
             cls.unregister()
+        stays: list[str] = []
         for cls in (*missing, *replaced):
-            cls.register()
-        return [
+            try:
+                cls.register()
+            except TypeError as error:
+                # A subclass that is live now would be retired, or would retire it, against its guards.
+                stays.append(f"{cls.__qualname__} stays so: {error}")
+        sentences = [
             f"{who} left hooks {how}: {', '.join(places[cls] for cls in found)}. {fix} {undo} them."
             for how, found, undo in (
                 ("behind", behind, "unregister"),
@@ -74,6 +79,7 @@ class Registered:
             )
             if found
         ]
+        return sentences + stays
 
     def _is_of_a_module(self, cls: type[Hook]) -> bool:
         if self._states.get(cls) is not None:

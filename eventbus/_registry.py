@@ -177,7 +177,7 @@ class Plan(tuple[Callable[[Any], Any], ...]):
     A snapshot, which no change disturbs.
 
     Attributes:
-        steps: `(when, call, receiver)` for each handler, in order, by the id of what is called of it first.
+        steps: `(when, call, receiver)` for each handler, by the id of what is called of it first.
     """
 
     steps: dict[int, Step]
@@ -187,23 +187,65 @@ class Plan(tuple[Callable[[Any], Any], ...]):
         Make a plan of `(when, call, receiver)` for each handler.
         """
         by_id: dict[int, Step] = {}
-        called: list[Callable[[Any], Any]] = []
-        for step in steps:
-            when, call, _ = step
-            first = call if when is None else when
-            if id(first) in by_id:
-                # Several handlers may share a predicate.
-                first = _another(first)
-            by_id[id(first)] = step
-            called.append(first)
+        return cls._of([_put(step, by_id) for step in steps], by_id)
+
+    @classmethod
+    def _of(cls, called: Iterable[Callable[[Any], Any]], steps: dict[int, Step]) -> Plan:
         plan = super().__new__(cls, called)
-        plan.steps = by_id
+        plan.steps = steps
         return plan
+
+    def in_order(self) -> Iterable[Step]:
+        """
+        Return `(when, call, receiver)` for each handler, in order.
+        """
+        # A dict of its own has them in that order already.
+        return self.steps.values() if type(self.steps) is dict else [self.steps[id(first)] for first in self]
+
+    def with_steps(self, steps: Iterable[Step]) -> Plan:
+        """
+        Return a plan that has more steps, each at its receiver's place; what both have is there once.
+        """
+        by_id = _MoreSteps(self.steps)
+        called = list(self)
+        for step in steps:
+            bisect.insort(called, _put(step, by_id), key=lambda first: by_id[id(first)][2].place)
+        return self._of(called, by_id)
+
+
+class _MoreSteps(dict[int, Step]):
+    """
+    The steps that one plan has beside those of another.
+    """
+
+    __slots__ = ("_others",)
+
+    def __init__(self, others: dict[int, Step]) -> None:
+        super().__init__()
+        self._others = others
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or key in self._others
+
+    def __missing__(self, key: int) -> Step:
+        return self._others[key]
+
+
+def _put(step: Step, steps: dict[int, Step]) -> Callable[[Any], Any]:
+    # Add a step, and return what is called of it first.
+    when, call, _ = step
+    first = call if when is None else when
+    if id(first) in steps:
+        # Several handlers may share a predicate.
+        first = _another(first)
+    steps[id(first)] = step
+    return first
 
 
 def _another(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    # Another object that does what `fn` does. A function's twin is called without one step more.
-    if not isinstance(fn, FunctionType):
+    # Another object that does what `fn` does. A function's twin is called without one step more; not what
+    # only says of itself that it is a function, such as a proxy of one.
+    if type(fn) is not FunctionType:
         return functools.partial(fn)
     twin = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
     twin.__kwdefaults__ = fn.__kwdefaults__
@@ -456,14 +498,11 @@ class Keyed:
         common = self.topic.plan()
         if self._common is not common:
             self._common = common
-            self._targets = frozenset(receiver.target for _, _, receiver in common.steps.values())
+            self._targets = frozenset(receiver.target for _, _, receiver in common.in_order())
         targets = {receiver.target for receiver in extra}
         if self.topic.reverse or not targets.isdisjoint(self._targets):
             return None
-        steps = list(common.steps.values())
-        for step in compile_plan(self.topic, extra).steps.values():
-            bisect.insort(steps, step, key=lambda other: other[2].place)
-        return Plan(steps)
+        return common.with_steps(compile_plan(self.topic, extra).in_order())
 
 
 class Closeable(Protocol):

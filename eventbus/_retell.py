@@ -494,7 +494,7 @@ def _error_of(event: StoredEvent) -> BaseException:
 
 
 def _is_live(cls: Any, handler: object, cid: str | None) -> bool:
-    return any(receiver.name == handler for _, _, receiver in topic_of(cls).plan_for(cid).steps.values())
+    return any(receiver.name == handler for _, _, receiver in topic_of(cls).plan_for(cid).in_order())
 
 
 def _unhurried(script: Script[T]) -> Script[T]:

@@ -172,7 +172,9 @@ class RunBase:
         info = self._info
         if info is None:
             info = RunInfo(self.id, self.parent_id, self.agent, self._told_message, self._metadata)
-            self._info = info
+            # Before the run has begun it has no id that it could keep.
+            if self._begun:
+                self._info = info
         return info
 
     @property

@@ -150,6 +150,9 @@ class Instances:
             if not run.lock.acquire(blocking=False):
                 self._wait(run, name, event)
             if locks.get(cid) is run:
+                if self._closed:
+                    # What the hook's last deliveries keep is nobody else's to let go.
+                    run.left = True
                 return run
             # The run ended while we waited, and its lock with it.
             run.lock.release()

@@ -186,7 +186,7 @@ def check_handler(fn: Any, what: str, *, arguments: int) -> int:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         msg = f"{what} is a generator function, whose body would never run; make it a plain or an async one."
         raise TypeError(msg)
-    if inspect.iscoroutinefunction(fn):
+    if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
         # The scheduler needs it at exit. It registers itself with fork, and must not while another thread
         # forks: where handlers are defined that is less likely than at the first event.
         importlib.import_module("concurrent.futures.thread")

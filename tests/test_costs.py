@@ -226,6 +226,32 @@ def test_subscriptions_to_other_runs_cost_nothing_more() -> None:
         assert one == calls_of(emit)
 
 
+def test_a_subscription_to_a_run_keeps_little_of_its_own() -> None:
+    """
+    Of a thousand handlers that hear every run, with one predicate, it keeps a place each and no more.
+    """
+
+    def may(event: Any) -> bool:
+        return True
+
+    for handle in handlers(1_000):
+        Placed.subscribe(handle, when=may)
+    ids = [f"run-{count}" for count in range(20)]
+    for cid, handle in zip(ids, handlers(20), strict=True):
+        Placed.subscribe(handle, correlation_id=cid)
+    emit()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for cid in ids:
+            Placed.emit(order="A1", items=3, total=9.5, correlation_id=cid)
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert kept < len(ids) * 12_000
+
+
 HANDLERS: dict[str, tuple[dict[str, Any], int]] = {
     "an instance per event": ({}, 2),
     "shared": ({"shared": True}, 2),
@@ -257,7 +283,7 @@ def test_an_awaited_delivery_costs_no_more_than_recorded() -> None:
     async def work() -> None:
         await Placed.aemit(order="A1", items=3, total=9.5)
 
-    assert calls_of_awaited(work) <= 16
+    assert calls_of_awaited(work) <= 17
 
 
 RESULT = ToolResult({"total": 12, "items": ["a", "b"], "name": "vanilla ice"})

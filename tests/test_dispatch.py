@@ -278,6 +278,30 @@ class TestFailOpen:
         assert ["other"] == seen
         assert [("Audit", "Audit.audit", AttributeError)] == failures(recorder)
 
+    def test_a_shared_predicate_that_says_it_is_another_function(self):
+        """A proxy, which hands through what it wraps, is asked itself each time."""
+
+        class Negated:
+            def __init__(self, wrapped):
+                self.wrapped = wrapped
+
+            # As proxies do, for `isinstance` and for whoever looks at the code.
+            __class__ = property(lambda self: type(self.wrapped))
+
+            def __getattr__(self, name):
+                return getattr(self.wrapped, name)
+
+            def __call__(self, event):
+                return not self.wrapped(event)
+
+        seen = []
+        when = Negated(lambda event: event.number < 5)
+        Placed.subscribe(lambda event: seen.append(("first", event.number)), when=when)
+        Placed.subscribe(lambda event: seen.append(("second", event.number)), when=when)
+        Placed.emit(number=1)
+        Placed.emit(number=9)
+        assert [("first", 9), ("second", 9)] == seen
+
     @pytest.mark.parametrize("wrap", [lambda when: when, functools.partial], ids=["function", "partial"])
     def test_handlers_that_share_a_predicate_are_told_apart(self, wrap):
         """What raises is reported as the handler it belongs to, and each is called with its own."""

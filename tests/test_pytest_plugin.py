@@ -228,6 +228,38 @@ def test_after():
         assert "The test left hooks behind: Own (" in output
         assert "left hooks unregistered" not in output
 
+    def test_what_cannot_be_put_back_is_said(self, run):
+        """A base that a module's hook has taken the place of meanwhile; the others are put back."""
+        outcomes, output = run(
+            """
+import inner_base
+
+def test_imports():
+    inner_base.Guard.unregister()
+    inner_base.Watch.unregister()
+    import inner_special
+
+def test_after():
+    from eventbus import hooks
+    states = [hooks().get(f"inner_base.{name}").state for name in ("Guard", "Watch")]
+    assert ["unregistered", "live"] == states
+""",
+            inner_base="""
+from eventbus import BeforeToolCallEvent, Hook, on
+class Guard(Hook):
+    @on(BeforeToolCallEvent)
+    def guard(self, event): ...
+class Watch(Hook):
+    @on(BeforeToolCallEvent)
+    def watch(self, event): ...
+""",
+            inner_special="from inner_base import Guard\nclass Special(Guard): ...\n",
+        )
+        assert {"passed": 2, "errors": 1} == outcomes
+        assert re.search(r"The test left hooks unregistered: Guard \([^)]+\), Watch \([^)]+\)\.", output)
+        assert "Guard stays so: " in output
+        assert "Traceback" not in output
+
     def test_a_change_of_registration_is_named(self, run):
         """And put back: what the test has registered, and what it has unregistered."""
         outcomes, output = run(

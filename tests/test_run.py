@@ -9,6 +9,7 @@ import collections
 import contextlib
 import contextvars
 import gc
+import inspect
 import itertools
 import json
 import re
@@ -189,6 +190,14 @@ class TestOrder:
         assert all(run.info == event.run for event in seen)
         assert {"sundae"} == {event.agent.name for event in seen}
         assert ("hello", {"user": 7}) == (run.info.message, run.info.metadata)
+
+    def test_looking_at_a_run_before_it_begins_changes_nothing(self):
+        """As a debugger does, which reads all that it has."""
+        run = Run("sundae", "hello")
+        inspect.getmembers(run)
+        with capture() as recorder, run:
+            pass
+        assert {(run.id, "hello")} == {(event.run.id, event.run.message) for event in recorder.events}
 
     def test_a_start_and_its_end_have_one_span_id(self):
         """A start and its end carry the same span id, another for each, and the end a duration."""

@@ -217,6 +217,32 @@ class TestInstances:
         Placed.emit(correlation_id="a")
         assert [1, 1, 2] == seen
 
+    def test_a_hook_that_goes_in_the_middle_of_a_delivery(self):
+        """What its last deliveries of an ended run keep goes with them, its lock included."""
+
+        class First(Hook):
+            priority = 1
+
+            @on(Placed)
+            def end(self, event):
+                Finished.emit(correlation_id=event.correlation_id)
+
+            @on(Finished)
+            def let_go(self, event):
+                Going.unregister()
+
+        class Going(Hook):
+            stateful = True
+
+            @on(Placed, Finished)
+            def handle(self, event): ...
+
+        for cid in ("a", "b"):
+            Going.register()
+            with correlation(cid):
+                Placed.emit()
+        assert 0 == stateful.kept()
+
     def test_without_an_id_nothing_is_kept(self):
         """An event of no run has an instance of its own."""
         seen = counting()

@@ -252,6 +252,7 @@ def test_forking_while_threads_emit():
     "defines",
     [
         "async def handle(event): ...\nPlaced.subscribe(handle)",
+        "class Caller:\n async def __call__(self, event): ...\nPlaced.subscribe(Caller())",
         "class Late(Hook):\n @on(Placed)\n async def handle(self, event): ...",
     ],
 )
