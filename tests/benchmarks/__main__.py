@@ -72,8 +72,10 @@ def main() -> int:
     warnings.simplefilter("ignore")
     given = arguments()
     effort = QUICK if given.quick else FULL
-    if given.output is not None:
-        given.output.mkdir(parents=True, exist_ok=True)
+    is_whole = not (given.only or given.quick or given.no_growth or given.check)
+    directory = results.PAGE.parent if given.output is None and is_whole else given.output
+    if directory is not None:
+        results.can_write(directory)
     without = missing()
     for name, reason in without.items():
         print(f"left out: {name} ({reason})")
@@ -82,9 +84,8 @@ def main() -> int:
     chosen = given.only or [*(row.key for row in COMPARISONS), *(() if given.no_growth else GROWTHS)]
     outcomes = measure(chosen, effort, without)
     growths = grow(chosen, effort)
-    is_whole = not (given.only or given.quick or given.no_growth or given.check)
-    if is_whole or given.output is not None:
-        results.write(given.output or results.PAGE.parent, outcomes, growths, without, measured_on)
+    if directory is not None:
+        results.write(directory, outcomes, growths, without, measured_on)
     missed = [outcome.row.key for outcome in outcomes if outcome.is_met is False]
     met = [outcome.row.key for outcome in outcomes if outcome.is_met]
     print(f"{len(met)} targets met, {len(missed)} missed{': ' if missed else ''}{', '.join(missed)}")

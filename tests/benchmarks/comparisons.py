@@ -289,21 +289,40 @@ def stateful(effort: Effort, _without: dict[str, str]) -> Iterable[list[Contende
         ]
 
 
-@comparison(
-    "when", "`when=` that says no, one more handler (slope)", 1.5, against="the predicate in the bare loop"
-)
-def predicates(effort: Effort, _without: dict[str, str]) -> Iterable[list[Contender]]:
-    def no(event: Any) -> bool:
-        return False
-
+def predicates(effort: Effort, when: Callable[[Any], Any]) -> list[Contender]:
     def fill(event_class: Any, number: int) -> None:
         for one in functions(number):
-            event_class.subscribe(one, when=no)
+            event_class.subscribe(one, when=when)
 
-    yield [
+    return [
         Contender("eventbus", more(effort, fill)),
-        Contender("a bare loop", loops(effort, lambda number: bare_when(functions(number), no))),
+        Contender("a bare loop", loops(effort, lambda number: bare_when(functions(number), when))),
     ]
+
+
+@comparison(
+    "when",
+    "`when=` that says no by False or None, one more handler (slope)",
+    1.5,
+    against="the predicate in the bare loop",
+)
+def refusing(effort: Effort, _without: dict[str, str]) -> Iterable[list[Contender]]:
+    yield predicates(effort, lambda event: False)
+
+
+@comparison(
+    "when-empty",
+    "... that says no by 0, or by something empty",
+    1.5,
+    against="the predicate in the bare loop",
+)
+def empty(effort: Effort, _without: dict[str, str]) -> Iterable[list[Contender]]:
+    yield predicates(effort, lambda event: 0)
+
+
+@comparison("when-yes", "... that says yes", None, against="the predicate in the bare loop")
+def agreeing(effort: Effort, _without: dict[str, str]) -> Iterable[list[Contender]]:
+    yield predicates(effort, lambda event: True)
 
 
 @comparison(

@@ -20,10 +20,6 @@ from .measuring import Measured, Spread
 
 PAGE: Final = ROOT / "docs" / "performance.md"
 BEGIN: Final = "<!-- measured: written by `python -m tests.benchmarks` -->"
-GROWTH: Final = (
-    "The steepest step is the one over which a cost grows by the highest power of the size; "
-    "bold where that is more than the work's."
-)
 END: Final = "<!-- /measured -->"
 
 
@@ -183,6 +179,21 @@ def lacking() -> Iterator[str]:
         yield f"| {name} | {what} |"
 
 
+def can_write(directory: Path) -> None:
+    """
+    See that the table and the charts can be written, before anything is measured.
+
+    Raises:
+        ImportError: If what draws the charts is not installed.
+        OSError: If there can be no such directory.
+    """
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "eventbus", "font.size": 9, "svg.fonttype": "none"})
+    directory.mkdir(parents=True, exist_ok=True)
+
+
 def write(
     directory: Path,
     outcomes: list[Outcome],
@@ -193,10 +204,6 @@ def write(
     """
     Write the table into a copy of `docs/performance.md`, or into itself, and the charts beside it.
     """
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "eventbus", "font.size": 9, "svg.fonttype": "none"})
     chart_of_ratios(directory / "performance-ratios.svg", outcomes)
     for growth in growths:
         chart_of_growth(directory / f"performance-{growth.key}.svg", growth)
