@@ -201,10 +201,10 @@ class _Stack:
 
 def _link(frame: FrameType) -> tuple[Any, Any]:
     names = frame.f_locals
-    if "first" not in names:
+    receivers = names.get("receivers")
+    if receivers is None or "call" not in names:
         return names["event"], names.get("receiver")
-    _, _, receiver = names["plan"].steps[id(names["first"])]
-    return names["event"], receiver
+    return names["event"], receivers[id(names["call"])]
 
 
 def _active_levels() -> Iterator[Level]:

@@ -28,7 +28,7 @@ def deliver(plan: Plan, event: Any) -> None:
     Call the handlers of a plan, in order, on this thread; what they raise is the event's own matter.
 
     Args:
-        plan: What is called first of each handler.
+        plan: Who is called.
         event: An instance of an event class.
 
     Raises:
@@ -41,23 +41,25 @@ def deliver(plan: Plan, event: Any) -> None:
             event._refused(refused)
             return
     errors: list[Exception] | None = None
+    receivers = plan.receivers
+    receiver: Any = None
     try:
-        for first in plan:
+        for call in plan:
             try:
-                result = first(event)
-                # What nearly all handlers return, and what a predicate says no with.
-                if result is not None and result is not False:
-                    when, call, receiver = plan.steps[id(first)]
-                    if when is not None:
-                        result = call(event) if result else None
-                    if result is not None:
-                        event._returned(receiver, result)
+                if receivers is None:
+                    when, call, receiver = call  # noqa: PLW2901 - one more name costs each handler time
+                    if when is not None and not when(event):
+                        continue
+                result = call(event)
+                if result is not None:
+                    event._returned(receiver if receivers is None else receivers[id(call)], result)
             except Exception as error:
                 if error.__class__ is RecursionError:
                     # Without a call: there may be no stack left for one.
                     trips[OVERFLOW] = error
                 try:
-                    _, _, receiver = plan.steps[id(first)]
+                    if receivers is not None:
+                        receiver = receivers[id(call)]
                     errors = event._failed(receiver, error, errors)
                 except RecursionError:  # pragma: no cover - nor has a tracer room here
                     if not event._fails_open:

@@ -14,8 +14,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from types import BuiltinMethodType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from blinker import ANY, Signal
@@ -170,86 +170,79 @@ class Receiver:
         return (self.priority, self.order)
 
 
-class Plan(tuple[Callable[[Any], Any], ...]):
+class Plan(tuple[Any, ...]):
     """
-    What is called for an event, in order: of each handler its predicate, or the handler itself without one.
+    What is called for an event, in order: a snapshot, which no change disturbs.
 
-    A snapshot, which no change disturbs.
+    It has of each handler what takes the event; or, if one of them has a predicate, the whole step of each:
+    a loop over what is called alone is the quicker one.
 
     Attributes:
-        steps: `(when, call, receiver)` for each handler, by the id of what is called of it first.
+        receivers: The receiver of each handler, by the id of what is called; None where the steps say it.
     """
 
-    steps: dict[int, Step]
+    receivers: dict[int, Receiver] | None
+    _steps: tuple[Step, ...] | None
 
     def __new__(cls, steps: Iterable[Step] = ()) -> Plan:
         """
         Make a plan of `(when, call, receiver)` for each handler.
         """
-        by_id: dict[int, Step] = {}
-        return cls._of([_put(step, by_id) for step in steps], by_id)
+        steps = tuple(steps)
+        receivers = {id(call): receiver for _, call, receiver in steps}
+        if len(receivers) < len(steps) or any(when is not None for when, _, _ in steps):
+            return cls._of(steps, None)
+        return cls._of((call for _, call, _ in steps), receivers, steps)
 
     @classmethod
-    def _of(cls, called: Iterable[Callable[[Any], Any]], steps: dict[int, Step]) -> Plan:
-        plan = super().__new__(cls, called)
-        plan.steps = steps
+    def _of(
+        cls,
+        items: Iterable[Any],
+        receivers: dict[int, Receiver] | None,
+        steps: tuple[Step, ...] | None = None,
+    ) -> Plan:
+        plan = super().__new__(cls, items)
+        plan.receivers, plan._steps = receivers, steps
         return plan
 
     def in_order(self) -> Iterable[Step]:
         """
         Return `(when, call, receiver)` for each handler, in order.
         """
-        # A dict of its own has them in that order already.
-        return self.steps.values() if type(self.steps) is dict else [self.steps[id(first)] for first in self]
+        if self.receivers is None:
+            return self
+        return self._steps or [(None, call, self.receivers[id(call)]) for call in self]
 
-    def with_steps(self, steps: Iterable[Step]) -> Plan:
+    def with_steps(self, steps: Sequence[Step]) -> Plan:
         """
         Return a plan that has more steps, each at its receiver's place; what both have is there once.
         """
-        by_id = _MoreSteps(self.steps)
-        called = list(self)
-        for step in steps:
-            bisect.insort(called, _put(step, by_id), key=lambda first: by_id[id(first)][2].place)
-        return self._of(called, by_id)
+        if self.receivers is None or any(when is not None for when, _, _ in steps):
+            every = list(self.in_order())
+            for step in steps:
+                bisect.insort(every, step, key=lambda other: other[2].place)
+            return self._of(every, None)
+        receivers = _MoreReceivers(self.receivers)
+        calls = list(self)
+        for _, call, receiver in steps:
+            receivers[id(call)] = receiver
+            bisect.insort(calls, call, key=lambda other: receivers[id(other)].place)
+        return self._of(calls, receivers)
 
 
-class _MoreSteps(dict[int, Step]):
+class _MoreReceivers(dict[int, "Receiver"]):
     """
-    The steps that one plan has beside those of another.
+    The receivers that one plan has beside those of another.
     """
 
     __slots__ = ("_others",)
 
-    def __init__(self, others: dict[int, Step]) -> None:
+    def __init__(self, others: dict[int, Receiver]) -> None:
         super().__init__()
         self._others = others
 
-    def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or key in self._others
-
-    def __missing__(self, key: int) -> Step:
+    def __missing__(self, key: int) -> Receiver:
         return self._others[key]
-
-
-def _put(step: Step, steps: dict[int, Step]) -> Callable[[Any], Any]:
-    # Add a step, and return what is called of it first.
-    when, call, _ = step
-    first = call if when is None else when
-    if id(first) in steps:
-        # Several handlers may share a predicate.
-        first = _another(first)
-    steps[id(first)] = step
-    return first
-
-
-def _another(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    # Another object that does what `fn` does. A function's twin is called without one step more; not what
-    # only says of itself that it is a function, such as a proxy of one.
-    if type(fn) is not FunctionType:
-        return functools.partial(fn)
-    twin = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-    twin.__kwdefaults__ = fn.__kwdefaults__
-    return twin
 
 
 class EventSignal(Signal):
@@ -502,7 +495,7 @@ class Keyed:
         targets = {receiver.target for receiver in extra}
         if self.topic.reverse or not targets.isdisjoint(self._targets):
             return None
-        return common.with_steps(compile_plan(self.topic, extra).in_order())
+        return common.with_steps([*compile_plan(self.topic, extra).in_order()])
 
 
 class Closeable(Protocol):

