@@ -1,8 +1,10 @@
 """
 The order of a run's events, written once, for plain and async runs and for the pieces alike.
 
-Each function here is a script: a generator that yields what is to be done next and is sent what came of it.
-It neither calls a tool nor waits; whoever drives it does, on a thread or on a loop.
+Most functions here are scripts: generators that yield what is to be done next and are sent what came of it.
+They neither call a tool nor wait; whoever drives them does, on a thread or on a loop. A plain run tells its
+events and asks its gates at once, and an async run yields that, too, to be awaited. The functions that are no
+scripts are the short way of what nobody hears: they note a start or an end, and no more.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def judge(run: RunBase, gate: ProtectedEvent | None, *, may_retry: bool = False)
     Let a gate's handlers judge, and emit what they have decided; after the run's end nothing is judged.
 
     Returns:
-        Whether they have written anything; what was not written to is as it was built.
+        True if they have written anything, else something false: what was not written to is as it was built.
 
     Raises:
         RunEndedError: If the run has ended: what the gate would have judged must not happen, or not get out.
