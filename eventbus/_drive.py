@@ -290,7 +290,7 @@ def execute(tools: Tools, call: ToolCall) -> Any:
     try:
         return tool(**arguments)
     except TypeError:
-        if all(isinstance(name, str) for name in arguments):
+        if all(isinstance(name, str) for name in cast("dict[object, object]", arguments)):
             raise
         msg = f"The arguments of {call.name!r} must have names for keys, not {arguments!r}."
         raise TypeError(msg) from None
