@@ -11,7 +11,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -20,7 +20,7 @@ from ._emitter import payload_fields
 from ._event import EventRoot
 from ._frames import error_frames, error_message, error_name
 from ._lines import cid_itself, make_encode
-from ._plain import CUT, Limits, Walk, type_name, type_of
+from ._plain import CUT, Limits, Walk, dict_items, type_name, type_of
 from ._redact import apply, default_redact, is_secret
 from ._settings import Redact, settings
 from .catalog import CatalogEvent, InferenceDeniedEvent, InferenceStartedEvent
@@ -42,8 +42,6 @@ _ERRORS: Final = 8
 _FRAMES: Final = 32
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-
-_dict_items: Final[Callable[[Any], Iterable[tuple[Any, Any]]]] = dict[Any, Any].items
 
 _STAND_INS: Final[dict[str, tuple[str, ...]]] = {
     "tool_call": ("id", "name", "input"),
@@ -144,7 +142,7 @@ def _payload(event: Any, shape: _Shape, redact: Redact) -> tuple[dict[str, Any],
     if extra:
         raw = {
             name: _convert(name, value, redact, is_ours=False)
-            for name, value in _dict_items(extra)
+            for name, value in dict_items(extra)
             if type(value) is not RunInfo
         }
         copy = walk.copy(raw, ())

@@ -52,7 +52,7 @@ _BIG: Final = 1 << _BITS
 type_of: Final = cast("Callable[[Any], type]", type)
 
 # The methods of the built-in classes: those of a subclass may do anything.
-_dict_items: Final[Callable[[Any], Collection[tuple[Any, Any]]]] = dict[Any, Any].items
+dict_items: Final[Callable[[Any], Collection[tuple[Any, Any]]]] = dict[Any, Any].items
 _list_iter: Final[Callable[[Any], Iterable[Any]]] = list[Any].__iter__
 _tuple_iter: Final[Callable[[Any], Iterable[Any]]] = tuple[Any, ...].__iter__
 
@@ -467,7 +467,7 @@ def _read_bytes(walk: Walk, value: Any, path: Path, secret: bool, _depth: int) -
 
 
 def _read_dict(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
-    items = _dict_items(value)
+    items = dict_items(value)
     # Taken at once: other threads may write to the dict while it is walked.
     taken = list(items if len(items) <= walk.nodes else islice(items, walk.nodes + 1))
     return walk.mapping(value, taken, path, secret, depth)
@@ -495,7 +495,7 @@ def _read_mapping(walk: Walk, value: Any, path: Path, secret: bool, depth: int) 
 
 
 def _read_namespace(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:
-    return walk.mapping(value, list(_dict_items(value.__dict__)), path, secret, depth)
+    return walk.mapping(value, list(dict_items(value.__dict__)), path, secret, depth)
 
 
 def _read_enum(walk: Walk, value: Any, path: Path, secret: bool, depth: int) -> Any:

@@ -1347,7 +1347,7 @@ def test_whatever_is_told(told):
 
 
 @given(st.data())
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_whatever_is_in_it(data):
     """Whatever names, ids, messages, settings, usage and errors are, the run can be exported."""
     value = strategies.json_values(max_leaves=5)

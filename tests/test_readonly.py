@@ -20,7 +20,7 @@ from unittest import mock
 
 import pytest
 import strategies
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eventbus._readonly import ReadOnlyDict, ReadOnlyList, freeze, thaw
@@ -254,7 +254,6 @@ class TestReading:
         """A reader of a list sees what the emitter passed."""
         assert [] == [name for name, read in LIST_READERS.items() if source != read(freeze(source))]
 
-    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(
         source=st.dictionaries(strategies.text(max_size=3), strategies.containers(), min_size=1, max_size=3)
     )
@@ -264,7 +263,6 @@ class TestReading:
         leaks = [name for name, read in DICT_READERS.items() if own & reachable(freeze(source), read, list)]
         assert [] == leaks
 
-    @settings(suppress_health_check=[HealthCheck.too_slow])
     @given(source=st.lists(strategies.containers(), min_size=1, max_size=3))
     def test_no_way_to_read_a_list_reaches_the_emitters_own(self, source):
         """Whatever a reader does to a list, at any depth, it holds no dict or list of the emitter."""
